@@ -1,0 +1,1 @@
+"""The parts of OpenClaw that compute: objective, rollout, teacher, checkpoints, runs. No terminal code."""

@@ -1,0 +1,1 @@
+"""Typed configuration: schema, loading with origins, cross-field checks. Imports no torch."""

@@ -1,0 +1,35 @@
+"""Errors meant for users: one sentence with the names and values involved, and what to do."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Something the user can mend. exit_code is 1 for findings and failures, 2 for usage."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.remedy}".strip()
+
+
+class UsageError(UserError):
+    """Wrong flags, keys or values: nothing was started."""
+
+    exit_code = 2
+
+
+class Findings(UserError):
+    """Several things at once; each entry is one (what, remedy) pair."""
+
+    def __init__(self, title: str, findings: list[tuple[str, str]]) -> None:
+        super().__init__(title)
+        self.findings = findings
+
+    def __str__(self) -> str:
+        lines = [self.what, *(f"  - {what} {remedy}".rstrip() for what, remedy in self.findings)]
+        return "\n".join(lines)
