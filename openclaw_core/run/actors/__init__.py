@@ -1,0 +1,1 @@
+"""One actor per role. Plain classes: run/placement.py makes Ray actors of them."""

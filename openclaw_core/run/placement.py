@@ -1,0 +1,161 @@
+"""Puts the planned roles on a Ray cluster as actors. The only file that imports ray.
+
+Cost: one placement group; its bundles are checked against every node before anything is asked for, so an
+impossible plan is an error at once and not an endless wait.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openclaw_core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Room for one actor: rank or engine number index of a role, with gpus whole GPUs."""
+
+    role: str
+    index: int
+    gpus: int = 0
+    cpus: int = 1
+
+    @property
+    def resources(self) -> dict[str, float]:
+        return {"CPU": float(self.cpus)} | ({"GPU": float(self.gpus)} if self.gpus else {})
+
+
+def infeasible(bundles: Sequence[Bundle], nodes: Sequence[dict[str, float]]) -> list[str]:
+    """Bundles that find no node by first fit, largest first; nodes hold free CPU and GPU counts."""
+    free = [dict(node) for node in nodes]
+    unplaced = []
+    for bundle in sorted(bundles, key=lambda b: (-b.gpus, -b.cpus)):
+        for node in free:
+            if all(node.get(name, 0.0) >= amount for name, amount in bundle.resources.items()):
+                for name, amount in bundle.resources.items():
+                    node[name] -= amount
+                break
+        else:
+            unplaced.append(f"{bundle.role}[{bundle.index}] needs {bundle.gpus} GPUs and {bundle.cpus} CPUs")
+    return unplaced
+
+
+class Cluster:
+    """A Ray cluster of this run (or the one at RAY_ADDRESS) and the actors placed on it."""
+
+    def __init__(self, run_folder: Path, bundles: Sequence[Bundle], *, wait_s: float = 120.0) -> None:
+        self.bundles = list(bundles)
+        self._start(run_folder)
+        self._check_room()
+        self._group = self._reserve(wait_s)
+        self.actors: dict[str, list[Any]] = {}
+
+    def _start(self, run_folder: Path) -> None:
+        import ray
+
+        options: dict[str, Any] = {"namespace": run_folder.name, "log_to_driver": False, "logging_level": "ERROR"}
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        address = os.environ.get("RAY_ADDRESS")
+        if address:
+            ray.init(address=address, **options)
+            return
+        token = run_folder / "ray-token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
+        cpus = max(os.cpu_count() or 1, sum(b.cpus for b in self.bundles))
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=512 * 2**20, **options)
+
+    def _check_room(self) -> None:
+        import ray
+
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        unplaced = infeasible(self.bundles, nodes)
+        if unplaced:
+            self.stop()
+            have = "; ".join(f"node {i}: {n.get('GPU', 0):.0f} GPUs, {n.get('CPU', 0):.0f} CPUs" for i, n in enumerate(nodes))
+            raise UserError(
+                f"the plan can never be placed on this cluster ({have}): {'; '.join(unplaced)}.",
+                "Give the roles fewer devices in `partition`, or start Ray with more.",
+            )
+
+    def _reserve(self, wait_s: float) -> Any:
+        import ray
+        from ray.util.placement_group import placement_group
+
+        group = placement_group([b.resources for b in self.bundles], strategy="PACK")
+        if not group.wait(wait_s):
+            free = ray.available_resources()
+            need = {name: sum(b.resources.get(name, 0.0) for b in self.bundles) for name in ("CPU", "GPU")}
+            self.stop()
+            raise UserError(
+                f"the cluster did not free the planned devices within {wait_s:.0f} s: asked for {need}, "
+                f"free are CPU {free.get('CPU', 0):.0f} and GPU {free.get('GPU', 0):.0f}.",
+                "End the run that holds them, or give the roles fewer devices.",
+            )
+        return group
+
+    def place(self, role: str, cls: type, arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Starts one actor of cls per bundle of the role; arguments holds each one's constructor arguments."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        slots = [(i, b) for i, b in enumerate(self.bundles) if b.role == role]
+        remote = ray.remote(cls)
+        self.actors[role] = [
+            remote.options(
+                num_cpus=bundle.cpus,
+                num_gpus=bundle.gpus,
+                max_restarts=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot),
+            ).remote(*args)
+            for (slot, bundle), args in zip(slots, arguments, strict=True)
+        ]
+        return self.actors[role]
+
+    def stop(self) -> None:
+        """Ends the actors and, where this run started the cluster, the cluster."""
+        import ray
+
+        ray.shutdown()
+
+
+def call(handles: Sequence[Any], method: str, *args: Any, timeout: float | None = None, **kwargs: Any) -> list[Any]:
+    """Calls one method on all handles at the same time; answers in their order."""
+    return wait(start(handles, method, *args, **kwargs), timeout)
+
+
+def start(handles: Sequence[Any], method: str, *args: Any, **kwargs: Any) -> list[Any]:
+    """Like call, without waiting: returns references for wait."""
+    import ray
+
+    shared = [ray.put(arg) if isinstance(arg, (list, tuple, dict)) else arg for arg in args]
+    return [getattr(handle, method).remote(*shared, **kwargs) for handle in handles]
+
+
+def wait(references: list[Any], timeout: float | None = None) -> list[Any]:
+    """Waits for references of start; a dead actor or an error inside one is raised here."""
+    import ray
+
+    try:
+        return ray.get(references, timeout=timeout)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayActorError as error:
+        raise UserError(
+            f"a process of this run ended: {str(error).splitlines()[0]}.", "Look into logs/ of the run folder, then resume the run."
+        ) from error
+
+
+def done(references: list[Any]) -> bool:
+    """Whether all references are ready (an error counts as ready)."""
+    import ray
+
+    return len(ray.wait(references, num_returns=len(references), timeout=0)[0]) == len(references)
