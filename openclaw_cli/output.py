@@ -1,0 +1,203 @@
+"""The one way to say something: data to stdout, everything else to stderr, in one of three modes.
+
+human  data as tables and text, notes, warnings, progress bars on a terminal
+json   data as one JSON document; warnings and errors as text on stderr
+quiet  only the shortest form of the data, and errors
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from openclaw_core.errors import UserError
+
+Mode = Literal["human", "json", "quiet"]
+PIPE_WIDTH = 160
+
+
+class Bar(Protocol):
+    """What a progress bar can be told."""
+
+    def advance(self, amount: float = 1.0) -> None: ...
+
+    def describe(self, text: str) -> None: ...
+
+
+class _NoBar:
+    def advance(self, amount: float = 1.0) -> None:
+        """Nobody is watching."""
+
+    def describe(self, text: str) -> None:
+        """Nobody is watching."""
+
+
+class Output:
+    """Where a command's results and remarks go; made once per call by app.py, reached with active()."""
+
+    def __init__(self, mode: Mode = "human") -> None:
+        self.mode: Mode = mode
+
+    @property
+    def human(self) -> bool:
+        return self.mode == "human"
+
+    @property
+    def json(self) -> bool:
+        return self.mode == "json"
+
+    @property
+    def quiet(self) -> bool:
+        return self.mode == "quiet"
+
+    def console(self, *, stderr: bool = False) -> Console:
+        """A rich console that honours NO_COLOR, and keeps long lines whole where nobody reads a terminal."""
+        from rich.console import Console
+
+        stream = sys.stderr if stderr else sys.stdout
+        width = None if stream.isatty() else PIPE_WIDTH
+        return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+    def data(
+        self,
+        value: Any,
+        human: RenderableType | Callable[[Console], None] | Iterable[RenderableType] | None = None,
+        quiet: str | Iterable[str] | None = None,
+    ) -> None:
+        """The result: value as JSON, human as a text, a renderable, several, or a function of the console; quiet as lines."""
+        if self.json:
+            sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+        elif self.quiet:
+            for line in [quiet] if isinstance(quiet, str) else (quiet or ()):
+                sys.stdout.write(f"{line}\n")
+        else:
+            self._show(value if human is None else human)
+        sys.stdout.flush()
+
+    def _show(self, shown: Any) -> None:
+        if isinstance(shown, str):
+            sys.stdout.write(shown if shown.endswith("\n") else f"{shown}\n")
+            return
+        console = self.console()
+        if callable(shown):
+            shown(console)
+        elif isinstance(shown, list | tuple):
+            for part in shown:
+                self._show(part) if isinstance(part, str) else console.print(part)
+        else:
+            console.print(shown)
+
+    def note(self, text: str) -> None:
+        """A remark on what is going on, for people only."""
+        if self.human:
+            self._say(text)
+
+    def warn(self, what: str, remedy: str = "") -> None:
+        """Something that goes on but probably isn't meant."""
+        if not self.quiet:
+            self._say(f"warning: {what} {remedy}".rstrip(), "yellow")
+
+    def error(self, error: UserError | str) -> None:
+        """One sentence and its remedy; as a JSON object where the data would have been JSON."""
+        findings = getattr(error, "findings", None)
+        what, remedy = getattr(error, "what", str(error)), getattr(error, "remedy", "")
+        if self.json:
+            body: dict[str, Any] = {"error": what, "remedy": remedy}
+            if findings is not None:
+                body["findings"] = [{"what": one, "remedy": other} for one, other in findings]
+            sys.stderr.write(json.dumps(body, ensure_ascii=False) + "\n")
+        else:
+            self._say(f"error: {error}", "red")
+        sys.stderr.flush()
+
+    def _say(self, text: str, style: str = "") -> None:
+        if style and sys.stderr.isatty():
+            self.console(stderr=True).print(text, style=style, markup=False, soft_wrap=True)
+        else:
+            sys.stderr.write(f"{text}\n")
+
+    @contextmanager
+    def progress(self, label: str, total: float | None = None) -> Iterator[Bar]:
+        """A progress bar on stderr: only for people, and only on a terminal."""
+        if not self.human or not sys.stderr.isatty():
+            yield _NoBar()
+            return
+        from rich.progress import Progress
+
+        with Progress(console=self.console(stderr=True), transient=True) as progress:
+            yield _RichBar(progress, progress.add_task(label, total=total))
+
+
+class _RichBar:
+    def __init__(self, progress: Any, task: Any) -> None:
+        self.progress, self.task = progress, task
+
+    def advance(self, amount: float = 1.0) -> None:
+        self.progress.advance(self.task, amount)
+
+    def describe(self, text: str) -> None:
+        self.progress.update(self.task, description=text)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> Table:
+    """A rich table of plain cells (no markup is read from them); columns that start with '>' are flushed right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for name in columns:
+        made.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    return made
+
+
+def plain(value: Any) -> Any:
+    """value as JSON's own types: dataclasses and models become objects, paths text, NaN and infinities null."""
+    if value is None or isinstance(value, bool | int | str):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(plain(key)): plain(entry) for key, entry in value.items()}
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump())
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict())
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Iterable):
+        return [plain(entry) for entry in value]
+    return str(value)
+
+
+_active = Output()
+
+
+def active() -> Output:
+    """The output of the command that is running."""
+    return _active
+
+
+def use(mode: Mode) -> Output:
+    """Sets the mode for the command that is about to run."""
+    _active.mode = mode
+    return _active
