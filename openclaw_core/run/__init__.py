@@ -1,0 +1,1 @@
+"""The loop: plans, runs and what they leave on disk."""

@@ -1,0 +1,252 @@
+"""The folder of a run: where each thing lies, and run.json, which says what the run is doing.
+
+run.json is replaced as a whole and under a lock, so that a reader always sees a complete one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError, UserError
+from ..files import write_atomic
+from ..track.jsonl import dumps
+from .processes import ProcessRecord
+
+MANIFEST_VERSION = 1
+STATES = ("starting", "running", "stopping", "stopped", "failed", "finished")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_STEP_FOLDER = re.compile(r"step-(\d{6,})")
+
+
+def valid_name(name: str, *, what: str = "run name") -> str:
+    """name, where it is safe as one part of a path; raises UsageError otherwise."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise UsageError(
+            f"The {what} {name!r} can't be used.",
+            "Use 1 to 64 letters, digits, dots, dashes or underscores, the first a letter or a digit, without '..'.",
+        )
+    return name
+
+
+def file_key(identifier: str) -> str:
+    """A file name for an id from outside: its hash, so that no id becomes a path."""
+    return hashlib.sha256(identifier.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """run.json. Times are seconds since the epoch; step is the last finished optimizer step, saved_step the last checkpoint's.
+
+    state is one of STATES, reason says why it stopped or failed. versions maps packages to versions, facts holds small
+    things that readers want without the configuration (student folder, tokenizer folder, preference, target rate ...).
+    """
+
+    name: str
+    state: str = "starting"
+    reason: str = ""
+    created: float = 0.0
+    updated: float = 0.0
+    step: int = 0
+    steps: int = 0
+    saved_step: int | None = None
+    saved_at: float | None = None
+    weight_version: int = 0
+    resumed: tuple[float, ...] = ()
+    processes: tuple[ProcessRecord, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    manifest_version: int = MANIFEST_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths of one run; nothing is made until it is written. Use create for a new run and open_run for one that is there."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "store.sqlite"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def dumps(self) -> Path:
+        return self.path / "dumps"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.json"
+
+    def log(self, role: str) -> Path:
+        """The log of a role; raises UsageError for a role that is no plain name."""
+        return self.logs / f"{valid_name(role, what='role')}.log"
+
+    def checkpoint(self, step: int) -> Path:
+        """Folder of the checkpoint of a step."""
+        return self.checkpoints / f"step-{step:06d}"
+
+    def checkpoint_steps(self) -> list[int]:
+        """Steps that have a checkpoint folder, oldest first; folders that are still being written have another name."""
+        if not self.checkpoints.is_dir():
+            return []
+        matches = (_STEP_FOLDER.fullmatch(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def tokenizer(self) -> Path | None:
+        """tokenizer.json of the student: of the run's weights, or of the folder that the manifest names; None where there is none."""
+        folders = [self.weights]
+        if self.weights.is_dir():
+            folders += sorted(entry for entry in self.weights.iterdir() if entry.is_dir())
+        if self.manifest_path.exists():
+            facts = self.read().facts
+            folders += [Path(facts[key]) for key in ("tokenizer", "student") if isinstance(facts.get(key), str)]
+        found = (folder if folder.name == "tokenizer.json" else folder / "tokenizer.json" for folder in folders)
+        return next((path for path in found if path.is_file()), None)
+
+    def read(self) -> Manifest:
+        """The manifest; raises UserError where it is missing or cannot be understood."""
+        try:
+            record = json.loads(self.manifest_path.read_text("utf-8"))
+            return _manifest(record)
+        except FileNotFoundError:
+            raise UserError(f"{self.path} is not a run folder: it has no run.json.", "Give the folder of a run.") from None
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise UserError(f"{self.manifest_path} cannot be read: {error}.", "Restore it, or use another run.") from None
+
+    def update(self, **changes: Any) -> Manifest:
+        """Change fields of the manifest, safely beside other writers; returns the new one.
+
+        versions and facts are merged key by key. Raises ValueError for an unknown state and TypeError for an unknown field.
+        """
+        with self._locked():
+            old = self.read()
+            for name in ("versions", "facts"):
+                if name in changes:
+                    changes[name] = {**getattr(old, name), **changes[name]}
+            new = replace(old, **changes, updated=time.time())
+            self._write(new)
+        return new
+
+    def add_processes(self, *records: ProcessRecord) -> Manifest:
+        """Record processes that this run started; one that is there by pid and start is replaced."""
+        with self._locked():
+            old = self.read()
+            keys = {(record.pid, record.start) for record in records}
+            kept = tuple(record for record in old.processes if (record.pid, record.start) not in keys)
+            new = replace(old, processes=kept + records, updated=time.time())
+            self._write(new)
+        return new
+
+    def survivors(self) -> list[ProcessRecord]:
+        """Recorded processes that still live (same pid and same start)."""
+        return [record for record in self.read().processes if record.alive()]
+
+    def _write(self, manifest: Manifest) -> None:
+        if manifest.state not in STATES:
+            raise ValueError(f"state {manifest.state!r} is none of {', '.join(STATES)}")
+        write_atomic(self.manifest_path, dumps(asdict(manifest), indent=2) + "\n")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.path / ".run.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def create_run(root: Path, name: str, *, steps: int = 0, facts: dict[str, Any] | None = None) -> RunFolder:
+    """Make the folder of a new run under root; raises UsageError where the name is bad or taken."""
+    run = RunFolder(root.resolve() / valid_name(name))
+    if run.manifest_path.exists():
+        raise UsageError(f"The run {name} exists already in {root}.", "Give another --run-name, or go on with --resume.")
+    try:
+        for folder in (run.path, run.dumps, run.checkpoints, run.weights, run.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The run folder {run.path} cannot be made: {error.strerror}.", "Give another --runs folder.") from None
+    now = time.time()
+    run._write(Manifest(name=name, created=now, updated=now, steps=steps, facts=facts or {}))
+    return run
+
+
+def new_run_name(profile: str, now: float | None = None) -> str:
+    """A name for a run of a profile: the profile, then the local time."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(profile).stem).strip(".-_")[:40] or "run"
+    return valid_name(f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
+
+
+def list_runs(root: Path) -> list[RunFolder]:
+    """Run folders under root, newest first."""
+    if not root.is_dir():
+        return []
+    found = [entry for entry in root.iterdir() if (entry / "run.json").is_file()]
+    return [RunFolder(entry) for entry in sorted(found, key=lambda entry: (entry / "run.json").stat().st_mtime, reverse=True)]
+
+
+def open_run(run: str | Path, root: Path = Path("runs")) -> RunFolder:
+    """The run at a path, or of that name under root; "latest" is the newest. Raises UsageError naming the nearest run."""
+    text = str(run)
+    if text == "latest":
+        runs = list_runs(root)
+        if not runs:
+            raise UsageError(f"There is no run in {root}.", "Start one with `openclaw train`, or give the folder of a run.")
+        return runs[0]
+    for path in (Path(run), root / text if _NAME.fullmatch(text) else Path(run)):
+        if (path / "run.json").is_file():
+            return RunFolder(path.resolve())
+    if Path(run).is_dir():
+        raise UsageError(f"{text} is not a run folder: it has no run.json.", "Give the folder of a run.")
+    names = [item.name for item in list_runs(root)]
+    near = difflib.get_close_matches(Path(text).name, names, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"Runs in {root}: {', '.join(names[:5]) or 'none'}."
+    raise UsageError(f"There is no run {text}.", hint)
+
+
+def _manifest(record: dict[str, Any]) -> Manifest:
+    version = record.get("manifest_version")
+    if version != MANIFEST_VERSION:
+        raise ValueError(f"it has manifest_version {version!r}, this program reads {MANIFEST_VERSION}")
+    known = {item.name: record[item.name] for item in fields(Manifest) if item.name in record}
+    known["processes"] = tuple(ProcessRecord(**entry) for entry in record.get("processes", ()))
+    known["resumed"] = tuple(record.get("resumed", ()))
+    return Manifest(**known)
