@@ -33,3 +33,7 @@ class Findings(UserError):
     def __str__(self) -> str:
         lines = [self.what, *(f"  - {what} {remedy}".rstrip() for what, remedy in self.findings)]
         return "\n".join(lines)
+
+
+class UsageFindings(Findings, UsageError):
+    """Several wrong flags, keys or values at once: nothing was started."""

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from .devices import parse_devices
 
 PositiveInt = Annotated[int, Field(ge=1)]
+PathText = Annotated[str, Field(json_schema_extra={"format": "path"})]
+EnvName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", json_schema_extra={"format": "environment-variable"})]
 Subset = Literal["student", "teacher", "overlap"]
 Selection = Literal["shortest", "token_optimal", "sequence_optimal", "signal_optimal"]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, validate_default=True, allow_inf_nan=False)
+
+
+class ModelFacts(Section):
+    """What a model is, so that a plan needs no checkpoint. A real run reads the checkpoint and refuses other facts."""
+
+    family: Literal["qwen3", "qwen2", "llama"] = Field(description="Family, which decides biases and norms.")
+    layers: PositiveInt = Field(description="Decoder layers.")
+    hidden: PositiveInt = Field(description="Width of the residual stream.")
+    heads: PositiveInt = Field(description="Query heads.")
+    kv_heads: PositiveInt = Field(description="Key and value heads.")
+    head_dim: PositiveInt = Field(description="Width of a head.")
+    ffn: PositiveInt = Field(description="Width of the MLP.")
+    vocab: PositiveInt = Field(description="Rows of the embedding in the checkpoint.")
+    rope_theta: Annotated[float, Field(gt=0)] = Field(description="Base of the rotary embedding.")
+    norm_eps: Annotated[float, Field(gt=0)] = Field(1e-6, description="Epsilon of the norms.")
+    tied: bool = Field(description="Whether the output layer shares the embedding's weights.")
+    qk_norm: bool = Field(description="Whether queries and keys are normalised per head.")
+    qkv_bias: bool = Field(False, description="Whether query, key and value have biases.")
+    max_position: PositiveInt = Field(description="Positions the model was made for.")
 
 
 class ModelSource(Section):
     """Where a model comes from."""
 
-    hf: str | None = Field(None, description="Hugging Face folder: config, tokenizer and, where load is absent, the weights.")
-    load: str | None = Field(None, description="torch_dist checkpoint folder; made from hf with convert-ckpt when absent.")
+    hf: PathText | None = Field(
+        None, description="Hugging Face folder: config, tokenizer and, where load is absent, the weights."
+    )
+    load: PathText | None = Field(None, description="torch_dist checkpoint folder; made from hf with convert-ckpt when absent.")
+    architecture: ModelFacts | None = Field(
+        None,
+        description="Facts for plans without a checkpoint; in a file also the name of one of profiles/models. Read from hf when absent.",
+    )
 
 
 class Role(Section):
@@ -49,10 +78,26 @@ class Partition(Section):
     device: Literal["cuda", "cpu"] = Field("cuda", description="Kind of device that roles run on.")
     nodes: PositiveInt = Field(1, description="Number of machines.")
     devices_per_node: PositiveInt = Field(8, description="Devices of each machine.")
+    allowed_devices: tuple[int, ...] | None = Field(
+        None,
+        description="Physical device ids that may be used on each node, e.g. 2,3,5-7; CUDA_VISIBLE_DEVICES, else all, when null.",
+    )
+    device_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="Memory of each device in GiB; estimates are compared with it. A real run reads it from the device when null.",
+    )
+    host_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Main memory of each machine in GiB; a real run reads the control group's limit when null."
+    )
     actor: MegatronRole = Field(MegatronRole(), description="The trained student.")
     rollout: EngineRole = Field(EngineRole(), description="Engines that serve the student.")
     judge: EngineRole = Field(EngineRole(), description="Engines that serve the judge; 0 devices for an external judge.")
     teacher: MegatronRole = Field(MegatronRole(), description="The frozen teacher.")
+
+    @field_validator("allowed_devices", mode="before")
+    @classmethod
+    def _devices(cls, value: Any) -> Any:
+        return parse_devices(value)
 
 
 class Loss(Section):
@@ -67,22 +112,26 @@ class Loss(Section):
     diff_clip: float = Field(1.0, description="c: bound of |teacher - student| log-prob differences; off when <= 0.")
     eps_clip: Annotated[float, Field(ge=0, lt=1)] = Field(0.2, description="Lower clip of the ratio.")
     eps_clip_high: Annotated[float, Field(ge=0)] = Field(0.28, description="Upper clip of the ratio.")
-    dual_clip: Annotated[float, Field(gt=1)] | None = Field(None, description="Bound of the loss at negative advantages; off when null.")
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        None, description="Bound of the loss at negative advantages; off when null."
+    )
     opd_on_rl_only: Literal["skip", "anchor"] = Field("skip", description="Whether the un-hinted teacher pulls RL-only samples.")
     tail: Literal["none", "bin"] = Field("none", description="bin adds the remaining probability as one more bin.")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Scoring temperature of student and teacher alike.")
     entropy_coef: float = Field(0.0, description="Weight of the entropy bonus.")
-    kl_coef: Annotated[float, Field(ge=0)] = Field(0.0, description="Weight of KL(cur, ref); the reference is the starting student.")
+    kl_coef: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Weight of KL(cur, ref); the reference is the starting student."
+    )
 
 
 class Optimizer(Section):
     """Megatron's Adam."""
 
     lr: Annotated[float, Field(gt=0)] = Field(1e-5, description="Constant learning rate.")
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="Decay of the mean of gradients.")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.98, description="Decay of the mean of squared gradients.")
+    eps: Annotated[float, Field(gt=0)] = Field(1e-8, description="Added to the root of the second mean.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.1, description="Decoupled weight decay.")
     clip_grad: Annotated[float, Field(ge=0)] = Field(1.0, description="Bound of the gradient's norm; off when 0.")
 
 
@@ -96,7 +145,7 @@ class Train(Section):
     dtype: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="Dtype of parameters and activations.")
     save_every: PositiveInt = Field(100, description="Steps between checkpoints; the last step and a stop save too.")
     keep_checkpoints: PositiveInt = Field(2, description="Newest checkpoints kept.")
-    seed: int = 0
+    seed: int = Field(0, description="Seed of everything random in the run.")
 
 
 class Rollout(Section):
@@ -106,7 +155,7 @@ class Rollout(Section):
     context_length: PositiveInt = Field(32768, description="Most tokens of prompt and reply together.")
     max_response_tokens: PositiveInt = Field(8192, description="Most tokens of a reply.")
     temperature: Annotated[float, Field(gt=0)] = Field(0.6, description="Sampling temperature.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Sampling filter; 1 is off.")
     top_k: int = Field(-1, description="Sampling filter; -1 is off.")
     max_staleness: Annotated[int, Field(ge=0)] = Field(8, description="Weight versions a sample may lag before it is dropped.")
     session_idle_s: Annotated[float, Field(gt=0)] = Field(1800.0, description="Seconds until an idle session is closed.")
@@ -117,15 +166,22 @@ class Rollout(Section):
 class Judge(Section):
     """Who reads the next states."""
 
-    kind: Literal["engine", "openai", "scripted"] = Field("engine", description="engine: ours, on partition.judge; openai: base_url; scripted: a rule-based judge for demonstrations.")
-    model: str | None = Field(None, description="HF folder of the judge's model (engine), or model name (openai).")
+    kind: Literal["engine", "openai", "scripted"] = Field(
+        "engine",
+        description="engine: ours, on partition.judge; openai: base_url; scripted: a rule-based judge for demonstrations.",
+    )
+    model: str | None = Field(
+        None, description="HF folder of the judge's model (engine; the student's when null), or model name (openai)."
+    )
     base_url: str | None = Field(None, description="OpenAI-compatible address (openai).")
-    api_key_env: str | None = Field(None, description="Name of the environment variable that holds the key (openai).")
+    api_key_env: EnvName | None = Field(None, description="Name of the environment variable that holds the key (openai).")
     votes: PositiveInt = Field(3, description="Verdict votes and hint votes of a turn, each.")
-    temperature: Annotated[float, Field(ge=0)] = 0.6
-    max_tokens: PositiveInt = 1024
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    useless_hints: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="scripted: share of hint sets that hold a hint which asks for nothing.")
+    temperature: Annotated[float, Field(ge=0)] = Field(0.6, description="Sampling temperature of votes.")
+    max_tokens: PositiveInt = Field(1024, description="Most tokens of a vote.")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(120.0, description="Seconds until a vote counts as none.")
+    useless_hints: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="scripted: share of hint sets that hold a hint which asks for nothing."
+    )
     only_useless: bool = Field(False, description="scripted: every hint asks for nothing.")
     unparsable: Annotated[float, Field(ge=0, le=1)] = Field(0.05, description="scripted: share of votes that cannot be parsed.")
 
@@ -135,7 +191,9 @@ class Proxy(Section):
 
     host: str = Field("127.0.0.1", description="Address to listen on; others than loopback need api_key_env.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(30000, description="Port; 0 picks a free one.")
-    api_key_env: str | None = Field(None, description="Name of the environment variable that holds the key clients must send.")
+    api_key_env: EnvName | None = Field(
+        None, description="Name of the environment variable that holds the key clients must send."
+    )
     max_waiting: PositiveInt = Field(256, description="Requests that may wait while weights change; more get 503.")
 
 

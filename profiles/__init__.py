@@ -1,0 +1,1 @@
+"""The shipped profiles: YAML files beside this one, facts about models in models/."""
