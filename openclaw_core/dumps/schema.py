@@ -1,4 +1,8 @@
-"""What a step dump holds. Axes: R response positions, K ids of a top-K, C real candidates, S ids of the support, P prompt ids."""
+"""What a step dump holds.
+
+Axes: R response positions, K ids of a top-K, C candidates that the teacher scored (the first C of a sample: some objectives
+read only the first), S ids of the support, P prompt ids. Ids below 0 fill places that hold no id.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +111,7 @@ class SampleDump:
 
     @property
     def candidates(self) -> int:
-        """C, the number of real candidates."""
+        """K_i, the number of real candidates, scored or not."""
         return len(self.hints)
 
 

@@ -42,12 +42,12 @@ def tensor_key(sample_number: int, name: str) -> str:
 
 
 def checked_tensors(sample: SampleDump) -> dict[str, np.ndarray]:
-    """The tensors of a sample as numpy arrays of the schema's dtypes (torch tensors are taken too); raises ValueError on misfits."""
+    """A sample's tensors as numpy arrays of the schema's dtypes (torch tensors are taken too); raises ValueError on misfits."""
     absent = [name for name in REQUIRED_TENSORS if name not in sample.tensors]
     unknown = [name for name in sample.tensors if name not in TENSORS]
     if absent or unknown:
         raise ValueError(f"sample {sample.sample_id}: missing tensors {absent}, unknown tensors {unknown}")
-    sizes = {"C": sample.candidates}
+    sizes: dict[str, int] = {}
     result = {}
     for name, value in sample.tensors.items():
         if value is None:
@@ -60,6 +60,8 @@ def checked_tensors(sample: SampleDump) -> dict[str, np.ndarray]:
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(f"sample {sample.sample_id}: {name} {array.shape} has {axis} = {size}, expected {sizes[axis]}")
         result[name] = array
+    if sizes.get("C", 0) > sample.candidates:
+        raise ValueError(f"sample {sample.sample_id}: {sizes['C']} candidates have scores, {sample.candidates} have hints")
     return result
 
 

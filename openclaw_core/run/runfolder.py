@@ -134,7 +134,7 @@ class RunFolder:
         return sorted(int(match[1]) for match in matches if match)
 
     def tokenizer(self) -> Path | None:
-        """tokenizer.json of the student: of the run's weights, or of the folder that the manifest names; None where there is none."""
+        """tokenizer.json of the student: in the run's weights, or in a folder that the manifest names; else None."""
         folders = [self.weights]
         if self.weights.is_dir():
             folders += sorted(entry for entry in self.weights.iterdir() if entry.is_dir())

@@ -91,7 +91,10 @@ def _parse(name: str, number: int, raw: bytes) -> Line | Problem:
 
     def number_of(text: str) -> float | None:
         value = float(text)
-        return value if math.isfinite(value) else constant(text)
+        if math.isfinite(value):
+            return value
+        constant(text)
+        return None
 
     try:
         record = json.loads(raw, parse_constant=constant, parse_float=number_of)

@@ -21,7 +21,7 @@ def top_k(logprobs, k):
 
 def choose(selection, overlap, gap, spans):
     """k* [R] of overlap [C, R] and per-position gap [C, R]."""
-    count, length = overlap.shape
+    length = overlap.shape[1]
     if selection == "shortest":
         return np.zeros(length, int)
     if selection == "token_optimal":

@@ -57,6 +57,7 @@ def test_torch_tensors_are_taken(tmp_path):
     ("name", "value", "says"),
     [
         ("overlap", np.zeros((2, 9)), "has C = 2, expected 3"),
+        ("overlap", np.zeros((3, 10)), "has R = 10, expected 9"),
         ("weights", np.zeros((8, 4)), "has R = 8, expected 9"),
         ("entropy", np.zeros((9, 1)), "expected axes"),
         ("colour", np.zeros(9), "unknown tensors"),

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openclaw_core.config.schema import Config
+from openclaw_core.errors import UserError
+from openclaw_core.track import metrics, sinks
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def config(**sections):
+    return Config.model_validate({"student": {"hf": "tiny"}, **sections})
+
+
+def test_the_page_is_made_from_the_table():
+    assert DOCS.read_text() == metrics.markdown()
+
+
+def test_names_are_unique_and_told():
+    assert len(metrics.METRICS) == len(metrics.TABLE)
+    assert all(metric.meaning.endswith(".") and "|" not in metric.unit for metric in metrics.TABLE)
+    assert metrics.unknown({"loss/total": 1, "loss/totl": 2}) == ["loss/totl"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "constant", "moving"),
+    [
+        ({"loss": {"w_opd": 0}}, {"loss/opd", "opd/overlap", "seconds/teacher"}, {"loss/grpo", "batch/reward"}),
+        ({"loss": {"w_rl": 0}}, {"loss/grpo", "ratio/clipped_share"}, {"loss/opd"}),
+        ({"loss": {"max_candidates": 1}}, {"opd/first_share"}, {"opd/overlap"}),
+        ({"loss": {"subset": "overlap"}}, {"loss/kl"}, {"opd/support_size", "opd/empty_share"}),
+        ({"loss": {"kl_coef": 0.1}, "users": {}}, {"opd/support_size"}, {"loss/kl", "eval/preference_rate"}),
+    ],
+)
+def test_what_cannot_move_is_named_with_a_reason(sections, constant, moving):
+    found = metrics.constants(config(**sections))
+    assert constant <= found.keys() <= metrics.METRICS.keys()
+    assert not moving & found.keys()
+    assert all(found.values())
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sinks.open_sinks(path).write(1, {"loss/total": float("nan"), "loss/opd": float("-inf"), "loss/grpo": 0.5})
+    record = json.loads(path.read_text(), parse_constant=lambda text: pytest.fail(text))
+    assert (record["step"], record["loss/total"], record["loss/opd"], record["loss/grpo"]) == (1, None, None, 0.5)
+
+
+def test_a_resume_takes_back_later_steps(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sink = sinks.JsonlSink(path)
+    for step, value in ((0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3), (2, 0.25)):
+        sink.write(step, {"loss/total": value})
+    lines, problems = sinks.read_metrics(path)
+    assert [(line["step"], line["loss/total"]) for line in lines] == [(0, 0.0), (1, 0.1), (2, 0.25)]
+    assert problems == []
+
+
+def test_lines_that_cannot_be_read_are_told_and_passed_over(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    sink = sinks.JsonlSink(path)
+    sink.write(1, {"loss/total": 1.0})
+    with path.open("a") as file:
+        file.write('{"loss/total": NaN}\n\n{"step": 2, "loss/to')
+    sink.write(2, {"loss/total": 2.0})
+    lines, problems = sinks.read_metrics(path)
+    assert [line["loss/total"] for line in lines] == [1.0, 2.0]
+    assert [problem.line for problem in problems] == [2, 4]
+    assert str(problems[0]) == "metrics.jsonl, line 2: has no step"
+
+
+def test_no_file_is_no_metrics(tmp_path):
+    assert sinks.read_metrics(tmp_path / "metrics.jsonl") == ([], [])
+
+
+def test_tensorboard_where_it_is_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sinks, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="tensorboard"):
+        sinks.open_sinks(tmp_path / "metrics.jsonl", tmp_path / "events")
