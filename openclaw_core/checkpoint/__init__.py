@@ -1,0 +1,1 @@
+"""Conversion between Hugging Face folders and megatron's torch_dist, without building a model."""

@@ -1,0 +1,90 @@
+"""A folder that appears whole or not at all: written beside its place, synced, renamed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from openclaw_core.checkpoint.manifest import sync
+from openclaw_core.errors import UserError
+
+PARTIAL, OLD, LOCK = ".partial", ".old", ".lock"
+
+
+@contextmanager
+def new_folder(target: Path, *, overwrite: bool, needed_bytes: int) -> Iterator[Path]:
+    """Yields a temporary sibling of target; when the block ends well it takes target's place in one rename.
+
+    An existing target is refused unless overwrite; then it is kept until the new one is complete. What an interrupted
+    run left behind is removed first; one that is still being written is refused. Raises UserError for all of this and
+    when the disk has less than needed_bytes free.
+    """
+    partial, old = target.with_name(f".{target.name}{PARTIAL}"), target.with_name(f".{target.name}{OLD}")
+    _make_parent(target)
+    with _lock(target):
+        if old.is_dir() and not target.exists():
+            old.rename(target)
+        if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
+            raise UserError(f"{target} exists.", "Choose another place, or pass --overwrite.")
+        for leftover in (partial, old):
+            if leftover.exists():
+                shutil.rmtree(leftover)
+        _check_disk(target, needed_bytes)
+        partial.mkdir()
+        try:
+            yield partial
+            _sync_tree(partial)
+            if target.exists():
+                target.rename(old)
+            partial.rename(target)
+            sync(target.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        if old.exists():
+            shutil.rmtree(old)
+
+
+@contextmanager
+def _lock(target: Path) -> Iterator[None]:
+    """Holds target's lock file; raises UserError when another process does."""
+    path = target.with_name(f".{target.name}{LOCK}")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not path.exists() or path.stat().st_ino != os.fstat(handle).st_ino:
+            raise BlockingIOError
+    except BlockingIOError:
+        os.close(handle)
+        raise UserError(f"{target} is being written by another conversion.", "Wait for it, or stop it.") from None
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _make_parent(target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{target.parent} can't be made: {error.strerror}.", "Choose a place you can write to.") from None
+    if not os.access(target.parent, os.W_OK):
+        raise UserError(f"{target.parent} isn't writable.", "Choose a place you can write to.")
+
+
+def _check_disk(target: Path, needed: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if free < needed:
+        raise UserError(f"{target.parent} has {free / 1e9:.1f} GB free, the result takes {needed / 1e9:.1f} GB.", "Make room or choose another disk.")
+
+
+def _sync_tree(folder: Path) -> None:
+    for place, _, files in os.walk(folder):
+        for name in files:
+            sync(Path(place) / name)
+        sync(Path(place))

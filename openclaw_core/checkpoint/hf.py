@@ -1,0 +1,224 @@
+"""Hugging Face folders: tensors mapped from safetensors one slice at a time, and written the same way."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from openclaw_core.errors import Findings, UserError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+MAX_FILE_BYTES = 5 * 10**9
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "I32": torch.int32,
+    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_PICKLES = re.compile(r"(pytorch_model.*\.bin|model.*\.(pt|pth|bin)|.*\.ckpt|consolidated.*\.pth)(\.index\.json)?$")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a safetensors file; start and stop are byte positions in the file."""
+
+    file: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class HfReader:
+    """The tensors of one Hugging Face folder, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: dict[str, Entry] = {}
+        for path in weight_files(folder):
+            for name, entry in read_header(path).items():
+                if name in self.entries:
+                    raise UserError(f"{folder}: {name} is in {self.entries[name].file.name} and in {path.name}.", "Keep one set of weights.")
+                self.entries[name] = entry
+        _check_index(folder, self.entries)
+
+    def read(self, name: str, rows: tuple[int, int] | None = None) -> torch.Tensor:
+        """A tensor, or its rows [start, stop), mapped from the file: freed with the tensor, no copy held."""
+        entry = self.entries[name]
+        shape, start, stop = entry.shape, entry.start, entry.stop
+        if rows is not None:
+            row_bytes = (entry.stop - entry.start) // entry.shape[0]
+            start, stop = entry.start + rows[0] * row_bytes, entry.start + rows[1] * row_bytes
+            shape = (rows[1] - rows[0], *entry.shape[1:])
+        return map_tensor(entry.file, start, stop, entry.dtype, shape)
+
+
+def map_tensor(path: Path, start: int, stop: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Bytes [start, stop) of a file as a tensor. Private copy-on-write pages: writing to it never reaches the file."""
+    if start == stop:
+        return torch.empty(shape, dtype=dtype)
+    page = start - start % mmap.ALLOCATIONGRANULARITY
+    with path.open("rb") as file:
+        region = mmap.mmap(file.fileno(), stop - page, access=mmap.ACCESS_COPY, offset=page)
+    return torch.frombuffer(region, dtype=torch.uint8, offset=start - page, count=stop - start).view(dtype).reshape(shape) if (
+        start % dtype.itemsize == 0
+    ) else torch.frombuffer(bytearray(region[start - page :]), dtype=dtype).reshape(shape)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that hold a folder's weights.
+
+    Raises UserError when there are none, only pickles, two sets of weights, or files missing that the index names.
+    """
+    found = sorted(path.name for path in folder.glob("*.safetensors"))
+    pickles = sorted(path.name for path in folder.iterdir() if _PICKLES.match(path.name))
+    if not found:
+        if pickles:
+            raise UserError(
+                f"{folder} holds its weights as pickle ({pickles[0]}), which can run code when read.",
+                "Take the release's safetensors, or load it where you trust it and save_pretrained(..., safe_serialization=True).",
+            )
+        raise UserError(f"{folder} holds no *.safetensors weights.", "Fetch the model's weights into it.")
+    if pickles:
+        raise UserError(f"{folder} holds two sets of weights: {pickles[0]} and {found[0]}.", f"Remove {pickles[0]} (or move the folder's safetensors away).")
+    index = folder / INDEX
+    if not index.is_file():
+        if len(found) > 1:
+            raise UserError(f"{folder} holds {len(found)} safetensors files ({', '.join(found[:3])}, ...) but no {INDEX}.", "Fetch the index too.")
+        return [folder / found[0]]
+    named = sorted(set(_index(index).values()))
+    missing = [name for name in named if name not in found]
+    extra = [name for name in found if name not in named]
+    if missing:
+        raise UserError(f"{folder} is incomplete: {INDEX} names {', '.join(missing)}, which isn't there.", "Fetch the model again.")
+    if extra:
+        raise UserError(f"{folder} holds two sets of weights: {INDEX} doesn't name {', '.join(extra)}.", "Keep one set.")
+    return [folder / name for name in named]
+
+
+def read_header(path: Path) -> dict[str, Entry]:
+    """The tensors of a safetensors file. Raises UserError when its bytes don't add up (truncated or damaged)."""
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > min(size - 8, 100 * 2**20):
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        entries = {}
+        covered = 0
+        for name, value in header.items():
+            dtype, shape, (start, stop) = _DTYPES.get(value["dtype"]), tuple(value["shape"]), value["data_offsets"]
+            if dtype is None:
+                raise ValueError(f"{name} has the unknown dtype {value['dtype']}")
+            if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
+                raise ValueError(f"{name} has {stop - start} bytes for shape {list(shape)}")
+            covered += stop - start
+            entries[name] = Entry(path, dtype, shape, 8 + length + start, 8 + length + stop)
+        if covered != size - 8 - length:
+            raise ValueError(f"it has {size:,} bytes where {8 + length + covered:,} are announced")
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} isn't a complete safetensors file: {error}.", "Fetch the model again.") from None
+    return entries
+
+
+def _index(path: Path) -> dict[str, str]:
+    try:
+        weights = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        if not all(isinstance(file, str) and "/" not in file for file in weights.values()):
+            raise ValueError("weight_map must name files of the same folder")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} can't be read: {error}.", "Fetch the model again.") from None
+    return weights
+
+
+def _check_index(folder: Path, entries: dict[str, Entry]) -> None:
+    path = folder / INDEX
+    if not path.is_file():
+        return
+    weights = _index(path)
+    problems = [(f"{name} is listed for {file} but isn't there.", "") for name, file in weights.items() if name not in entries or entries[name].file.name != file]
+    problems += [(f"{name} is in {entry.file.name} but not listed.", "") for name, entry in entries.items() if name not in weights]
+    if problems:
+        raise Findings(f"{path} disagrees with the files beside it; fetch the model again.", problems)
+
+
+class HfWriter:
+    """Writes a folder's safetensors: all headers first, then any rows of any tensor in any order.
+
+    shapes maps names to (shape, dtype); files hold at most max_file_bytes each, with an index when there are several.
+    """
+
+    def __init__(self, folder: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], max_file_bytes: int = MAX_FILE_BYTES) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._handles: dict[Path, int] = {}
+        groups = list(_grouped(shapes, max_file_bytes))
+        for number, names in enumerate(groups, 1):
+            file = SINGLE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+            self._begin(folder / file, {name: shapes[name] for name in names})
+        if len(groups) > 1:
+            total = sum(entry.stop - entry.start for entry in self._entries.values())
+            weights = {name: entry.file.name for name, entry in self._entries.items()}
+            (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weights}, indent=2), encoding="utf-8")
+
+    def write(self, name: str, tensor: torch.Tensor, first_row: int = 0) -> None:
+        """Puts rows of a tensor, from first_row on, in their place."""
+        entry = self._entries[name]
+        start = entry.start
+        if first_row:
+            start += first_row * ((entry.stop - entry.start) // entry.shape[0])
+        data = memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+        while data:
+            written = os.pwrite(self._handles[entry.file], data, start)
+            data, start = data[written:], start + written
+
+    def close(self) -> None:
+        """Syncs and closes every file."""
+        while self._handles:
+            _, handle = self._handles.popitem()
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def _begin(self, path: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        position = 0
+        for name, (shape, dtype) in shapes.items():
+            stop = position + math.prod(shape) * dtype.itemsize
+            header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [position, stop]}
+            position = stop
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._handles[path] = handle
+        os.write(handle, struct.pack("<Q", len(text)) + text)
+        os.ftruncate(handle, 8 + len(text) + position)
+        position = 8 + len(text)
+        for name, (shape, dtype) in shapes.items():
+            stop = position + math.prod(shape) * dtype.itemsize
+            self._entries[name] = Entry(path, dtype, shape, position, stop)
+            position = stop
+
+
+def _grouped(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], limit: int) -> Iterator[list[str]]:
+    group: list[str] = []
+    size = 0
+    for name, (shape, dtype) in shapes.items():
+        nbytes = math.prod(shape) * dtype.itemsize
+        if group and size + nbytes > limit:
+            yield group
+            group, size = [], 0
+        group.append(name)
+        size += nbytes
+    yield group

@@ -1,0 +1,117 @@
+"""The manifest beside a checkpoint of ours (what it holds, hashed; written last), and the files carried with the weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openclaw_core.errors import UserError
+
+MANIFEST = "openclaw.json"
+FORMAT = 1
+HF_FOLDER = "hf"
+_COMPANIONS = (
+    "config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+    "chat_template*", "*.jinja", "*.model", "LICENSE*", "*.py",
+)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a finished checkpoint holds. tensors: Hugging Face name -> shape, dtype, sha256; companions: file -> sha256."""
+
+    kind: str
+    source: str
+    architecture: dict[str, Any]
+    vocabulary: dict[str, int]
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    companions: dict[str, str] = field(default_factory=dict)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest, synced: the last file of a conversion."""
+    value = {"format": FORMAT, "complete": True, **manifest.__dict__}
+    write_synced(folder / MANIFEST, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest in folder or the folder above it; None when there is none.
+
+    Raises UserError when it can't be read or doesn't say that it is complete.
+    """
+    for place in (folder, folder.parent):
+        path = place / MANIFEST
+        if not path.is_file():
+            continue
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            if value.pop("format") != FORMAT or value.pop("complete") is not True:
+                raise ValueError("it isn't marked complete in a format that this version reads")
+            return Manifest(**value)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} can't be used: {error}.", "Convert again with --overwrite.") from None
+    return None
+
+
+def companions(folder: Path) -> list[Path]:
+    """Files of a Hugging Face folder that belong to the weights: config, tokenizer, template, generation config."""
+    found = {path for pattern in _COMPANIONS for path in folder.glob(pattern)}
+    return sorted(path for path in found if path.is_file() and path.suffix not in (".safetensors", ".bin"))
+
+
+def copy_companions(source: Path, target: Path, edited: dict[str, str] | None = None) -> dict[str, str]:
+    """Copies a folder's companions (edited: file -> text to write instead), synced. Returns file -> sha256."""
+    target.mkdir(parents=True, exist_ok=True)
+    hashes = {}
+    for path in companions(source):
+        text = (edited or {}).get(path.name)
+        copy = target / path.name
+        if text is None:
+            shutil.copyfile(path, copy)
+            sync(copy)
+        else:
+            write_synced(copy, text)
+        hashes[path.name] = hash_file(copy)
+    return hashes
+
+
+def carry(source: str | Path, target: str | Path) -> None:
+    """Gives a training checkpoint what a conversion back needs: source's hf/ folder and a manifest without hashes.
+
+    source is a converted torch_dist folder, target the folder of the checkpoint just saved.
+    """
+    origin, place = Path(source), Path(target)
+    manifest = read_manifest(origin)
+    root = next((folder for folder in (origin, origin.parent) if (folder / HF_FOLDER / "config.json").is_file()), None)
+    if manifest is None or root is None:
+        raise UserError(f"{origin} carries no {MANIFEST} and {HF_FOLDER}/config.json.", "Convert it with `openclaw convert-ckpt`.")
+    hashes = copy_companions(root / HF_FOLDER, place / HF_FOLDER)
+    write_manifest(place, Manifest("torch_dist", str(origin), manifest.architecture, manifest.vocabulary, {}, hashes))
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Writes text and syncs it to disk."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Syncs a file or folder to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

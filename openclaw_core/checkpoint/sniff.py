@@ -1,0 +1,100 @@
+"""Says what a folder holds, so that the wrong kind is named before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from openclaw_core.checkpoint.atomic import OLD, PARTIAL
+from openclaw_core.errors import UserError
+
+Kind = Literal["hf", "torch_dist"]
+TRACKER = "latest_checkpointed_iteration.txt"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint: its kind, the folder that was meant, and the one that holds the weights."""
+
+    kind: Kind
+    root: Path
+    folder: Path
+
+
+def sniff(path: str | Path, step: int | None = None) -> Found:
+    """What path holds: a Hugging Face folder, a torch_dist checkpoint, or a run folder (its newest checkpoint, or step).
+
+    Raises UserError that says what the folder is instead and what to do about it. No heavy import, no weights read.
+    """
+    root = Path(path).expanduser()
+    if not root.exists():
+        hub = "Download it first: `hf download ORG/MODEL --local-dir FOLDER`." if str(path).count("/") == 1 and not str(path).startswith((".", "/", "~")) else "Check the path."
+        raise UserError(f"{path} doesn't exist.", hub)
+    if not root.is_dir():
+        raise UserError(f"{path} is a file.", "Name the folder of a Hugging Face model or a torch_dist checkpoint.")
+    if root.name.startswith(".") and root.name.endswith((PARTIAL, OLD)):
+        raise UserError(f"{path} is what an interrupted conversion left behind.", "Convert again.")
+    if (root / "run.json").is_file():
+        return _from_run(root, step)
+    if step is not None:
+        raise UserError(f"{path} isn't a run folder, so there is no step {step} in it.", "Leave --step out, or name a run folder.")
+    return _from_folder(root)
+
+
+def _from_folder(root: Path) -> Found:
+    names = {entry.name for entry in root.iterdir()}
+    if ".metadata" in names:
+        return Found("torch_dist", root, root)
+    if TRACKER in names:
+        return Found("torch_dist", root, _tracked(root))
+    weights = any(name.endswith((".safetensors", ".bin", ".pth")) or name == "model.safetensors.index.json" for name in names)
+    if "config.json" in names and weights:
+        return Found("hf", root, root)
+    raise UserError(f"{root} holds no checkpoint: {_describe(root, names)}", "")
+
+
+def _describe(root: Path, names: set[str]) -> str:
+    if "metadata.json" in names or any(name.endswith(".distcp") for name in names):
+        return "its torch_dist is half-written (no .metadata). Save or convert it again."
+    if any(name.startswith("mp_rank_") for name in names):
+        return "it is megatron's old per-rank format. Load it with the trainer that wrote it and save it as torch_dist."
+    if "adapter_config.json" in names:
+        return "it is a LoRA adapter. Merge it into its base model first."
+    if any(name.endswith(".gguf") for name in names):
+        return "it holds GGUF files. Use the model's safetensors release."
+    if any(name.startswith("iter_") for name in names):
+        return f"it has iter_* folders but no {TRACKER}. Name one of them."
+    if "config.json" in names or "tokenizer.json" in names:
+        return "it has a config or tokenizer but no weights. Fetch the *.safetensors files too."
+    if any(name.endswith(".safetensors") for name in names):
+        return "it has safetensors files but no config.json. Fetch config.json too."
+    return "neither config.json with *.safetensors (Hugging Face) nor .metadata (torch_dist) is there. Check the path."
+
+
+def _tracked(root: Path) -> Path:
+    step = (root / TRACKER).read_text(encoding="utf-8").strip()
+    inner = root / (f"iter_{int(step):07d}" if step.isdigit() else "release")
+    if step != "release" and not step.isdigit() or not (inner / ".metadata").is_file():
+        raise UserError(f"{root / TRACKER} names {step!r}, which isn't there completely.", "Save or convert it again.")
+    return inner
+
+
+def _from_run(run: Path, step: int | None) -> Found:
+    steps = {int(folder.name[5:]): folder for folder in (run / "checkpoints").glob("step-*") if folder.name[5:].isdigit()}
+    if not steps:
+        raise UserError(f"The run {run} has no checkpoints yet.", "Wait for its first save (train.save_every), or stop it: a stop saves.")
+    if step is not None and step not in steps:
+        raise UserError(f"The run {run} has no checkpoint of step {step}.", f"Saved steps: {', '.join(map(str, sorted(steps)))}.")
+    folder = steps[max(steps) if step is None else step]
+    found = _from_folder(folder)
+    return Found("torch_dist", folder, found.folder)
+
+
+def carried_config(found: Found) -> Path | None:
+    """The folder with the Hugging Face config that belongs to a checkpoint: itself, or hf/ beside a torch_dist."""
+    if found.kind == "hf":
+        return found.root
+    places = [found.root, found.folder, found.folder.parent]
+    return next((place / "hf" for place in places if (place / "hf" / "config.json").is_file()), None)
+

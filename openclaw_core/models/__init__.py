@@ -1,0 +1,1 @@
+"""Facts about models, and the megatron modules made from them."""
