@@ -1,0 +1,1 @@
+"""The student and the teacher on megatron-core: building, packing, scoring, exporting."""

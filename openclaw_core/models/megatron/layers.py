@@ -1,0 +1,103 @@
+"""The two modules of our own in the layer specification: RMSNorm and packed causal attention."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.transformer.module import MegatronModule
+
+from openclaw_core.models.megatron.packing import Pack
+
+
+class PackedLayout(PackedSeqParams):
+    """Tells the attention where sequences begin.
+
+    qkv_format isn't "thd": megatron's own thd path splits by cu_seqlens on the host in every layer, while positions
+    are known here already, so rotary embeddings come per row and only the attention itself looks at the borders.
+    """
+
+    def __init__(self, pack: Pack) -> None:
+        super().__init__(qkv_format="packed")
+        self.pack = pack
+
+
+class RMSNorm(torch.nn.Module):
+    """x / rms(x) * weight in Hugging Face's order: normalise in fp32, cast to x's dtype, then scale."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=torch.cuda.current_device()))
+        # Under sequence parallelism each rank sees other rows, so finalize_model_grads must sum this gradient.
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+class PackedAttention(MegatronModule):
+    """Causal attention of each sequence of a pack; takes the place of megatron's core attention."""
+
+    def __init__(self, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, **_: Any) -> None:
+        super().__init__(config=config)
+        self.scale = 1.0 / math.sqrt(config.kv_channels)
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        *,
+        packed_seq_params: PackedLayout,
+        **_: Any,
+    ) -> torch.Tensor:
+        """query [T, 1, H, d], key and value [T, 1, G, d] -> [T, 1, H * d]."""
+        pack = packed_seq_params.pack
+        attend = _attend_flash if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) else _attend_each
+        out = attend(query.squeeze(1), key.squeeze(1), value.squeeze(1), pack, self.scale)
+        return out.reshape(query.shape[0], 1, -1)
+
+
+def _attend_each(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, scale: float) -> torch.Tensor:
+    """One SDPA call per sequence; lengths are known on the host, so nothing waits for the device."""
+    grouped = q.shape[1] != k.shape[1]
+    parts = []
+    for one_q, one_k, one_v in zip(*(t.transpose(0, 1).split(pack.lengths, dim=1) for t in (q, k, v)), strict=True):
+        out = F.scaled_dot_product_attention(one_q[None], one_k[None], one_v[None], is_causal=True, scale=scale, enable_gqa=grouped)
+        parts.append(out[0])
+    return torch.cat(parts, dim=1).transpose(0, 1)
+
+
+def _attend_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, scale: float) -> torch.Tensor:
+    """All sequences in one flash-attention call."""
+    if _VARLEN is None:
+        return _attend_each(q, k, v, pack, scale)
+    return _VARLEN(q, k, v, pack.cu_seqlens, pack.cu_seqlens, pack.max_length, pack.max_length, scale=scale)
+
+
+def _find_varlen() -> Callable[..., torch.Tensor] | None:
+    """torch's varlen_attn, causal, with grouped key-value heads; None where this torch has none that can do both."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    accepted = inspect.signature(varlen_attn).parameters
+    if not {"window_size", "enable_gqa", "scale"} <= set(accepted):
+        return None
+
+    def attend(*args: Any, scale: float) -> torch.Tensor:
+        return varlen_attn(*args, scale=scale, window_size=(-1, 0), enable_gqa=True)
+
+    return attend
+
+
+_VARLEN = _find_varlen()

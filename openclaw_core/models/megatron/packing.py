@@ -1,0 +1,118 @@
+"""Packed (thd) micro-batches: sequences one after another, no padding between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from openclaw_core.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceIds:
+    """One sequence to forward: prompt ids, then R response ids whose predicting rows are wanted."""
+
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.response_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """S sequences in T rows, N of which predict response ids.
+
+    input_ids, positions [T] int64; cu_seqlens [S' + 1] int32 (S' counts the filler behind the sequences, if any);
+    lengths: the same on the host; rows [N]: the row that predicts each response id; response_ids [N];
+    row_counts: R of each sequence, on the host.
+    """
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    cu_seqlens: torch.Tensor
+    lengths: tuple[int, ...]
+    rows: torch.Tensor
+    response_ids: torch.Tensor
+    row_counts: tuple[int, ...]
+
+    @property
+    def max_length(self) -> int:
+        return max(self.lengths)
+
+
+def make_pack(sequences: Sequence[SequenceIds], device: torch.device, *, multiple: int = 1, filler_id: int = 0) -> Pack:
+    """Pack sequences; the number of rows is filled up to a multiple (sequence parallelism cuts it evenly).
+
+    The filler is a sequence of its own behind the others, so it changes nothing for them. Raises UserError
+    for an empty prompt: nothing would predict its first response id.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    rows: list[int] = []
+    response: list[int] = []
+    lengths: list[int] = []
+    for sequence in sequences:
+        if not sequence.prompt_ids:
+            raise UserError("A sequence has an empty prompt, so nothing predicts its first response id.", "Give at least one prompt id.")
+        start = len(ids) + len(sequence.prompt_ids) - 1
+        rows.extend(range(start, start + len(sequence.response_ids)))
+        response.extend(sequence.response_ids)
+        ids.extend(sequence.prompt_ids)
+        ids.extend(sequence.response_ids)
+        positions.extend(range(len(sequence)))
+        lengths.append(len(sequence))
+    filler = -len(ids) % multiple
+    if filler:
+        ids.extend([filler_id] * filler)
+        positions.extend(range(filler))
+        lengths.append(filler)
+    ends = [0]
+    for length in lengths:
+        ends.append(ends[-1] + length)
+    return Pack(
+        input_ids=torch.tensor(ids, dtype=torch.int64, device=device),
+        positions=torch.tensor(positions, dtype=torch.int64, device=device),
+        cu_seqlens=torch.tensor(ends, dtype=torch.int32, device=device),
+        lengths=tuple(lengths),
+        rows=torch.tensor(rows, dtype=torch.int64, device=device),
+        response_ids=torch.tensor(response, dtype=torch.int64, device=device),
+        row_counts=tuple(len(s.response_ids) for s in sequences),
+    )
+
+
+def plan_packs(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Group indices so that each group's tokens stay within the budget (first fit, longest first).
+
+    A sequence longer than the budget gets a group of its own. Deterministic: ties keep their order.
+    """
+    groups: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        for g, left in enumerate(room):
+            if lengths[index] <= left:
+                groups[g].append(index)
+                room[g] -= lengths[index]
+                break
+        else:
+            groups.append([index])
+            room.append(budget - lengths[index])
+    return [sorted(group) for group in groups]
+
+
+def split_evenly(lengths: Sequence[int], parts: int) -> list[list[int]]:
+    """Indices of each part so that tokens are spread evenly (longest first to the lightest part)."""
+    shares: list[list[int]] = [[] for _ in range(parts)]
+    weight = [0] * parts
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        lightest = min(range(parts), key=lambda p: (weight[p], p))
+        shares[lightest].append(index)
+        weight[lightest] += lengths[index]
+    return [sorted(share) for share in shares]
+
+
+def split_rows(rows: torch.Tensor, counts: Iterable[int]) -> list[torch.Tensor]:
+    """Cut packed rows [N, ...] back into one tensor per sequence [R_i, ...]."""
+    return list(torch.split(rows, list(counts)))

@@ -1,0 +1,103 @@
+"""Process groups of one role: torch.distributed, then megatron-core's model-parallel groups on top."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from openclaw_core.errors import Findings
+from openclaw_core.models.megatron import shim
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSizes:
+    """How one role's ranks share a model; the data-parallel size is what remains of the world."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    sequence_parallel: bool = False
+
+    @property
+    def model_ranks(self) -> int:
+        return self.tensor * self.pipeline * self.context
+
+    def check(self, world: int) -> None:
+        """Raise Findings with everything that can't be done with these sizes in a world of so many ranks."""
+        findings = []
+        if self.context > 1:
+            findings.append((f"context_parallel is {self.context}, which the packed attention doesn't support.", "Set it to 1."))
+        if world % self.model_ranks:
+            findings.append(
+                (
+                    f"{world} ranks can't be split into groups of {self.model_ranks} "
+                    f"(tensor {self.tensor} x pipeline {self.pipeline} x context {self.context}).",
+                    f"Use a multiple of {self.model_ranks} devices.",
+                )
+            )
+        if findings:
+            raise Findings("The parallel sizes don't fit.", findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks of one role meet. Every rank gets the same address, port and world size."""
+
+    address: str
+    port: int
+    rank: int
+    world: int
+
+
+def start(meeting: Rendezvous, sizes: ParallelSizes, *, seed: int, timeout_s: float = 600.0) -> torch.device:
+    """Join the role's process groups and seed every generator; returns this rank's device.
+
+    NCCL on the visible GPU of this process (its first one), else gloo on CPU. The ranks of a role form the whole
+    world of their processes: student and teacher are separate worlds.
+    """
+    sizes.check(meeting.world)
+    shim.install()
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    backend: Literal["nccl", "gloo"] = "nccl" if cuda else "gloo"
+    options: dict[str, Any] = {"device_id": device} if cuda else {}
+    dist.init_process_group(
+        backend,
+        init_method=f"tcp://{meeting.address}:{meeting.port}",
+        rank=meeting.rank,
+        world_size=meeting.world,
+        timeout=datetime.timedelta(seconds=timeout_s),
+        **options,
+    )
+    from megatron.core import parallel_state, tensor_parallel
+
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=sizes.tensor,
+        pipeline_model_parallel_size=sizes.pipeline,
+        context_parallel_size=sizes.context,
+        create_gloo_process_groups=True,
+        distributed_timeout_minutes=max(1, int(timeout_s / 60)),
+    )
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(seed)
+    return device
+
+
+def stop() -> None:
+    """Leave all process groups; a new start() may follow."""
+    from megatron.core import parallel_state
+
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()
