@@ -61,7 +61,7 @@ def _sentence(path: str, entry: Any, origin: str | None) -> tuple[str, str]:
     place = f"{path} ({origin})" if origin else path
     if path.endswith("api_key_env"):
         return (
-            f"{place} must be the name of an environment variable in capitals; what was given is not shown, for it may be the key itself.",
+            f"{place} must name an environment variable in capitals; what was given is not shown, for it may be the key itself.",
             "Put the key into an environment variable and give that variable's name.",
         )
     shown = _shown(entry["input"])

@@ -47,7 +47,7 @@ class ModelSource(Section):
     load: PathText | None = Field(None, description="torch_dist checkpoint folder; made from hf with convert-ckpt when absent.")
     architecture: ModelFacts | None = Field(
         None,
-        description="Facts for plans without a checkpoint; in a file also the name of one of profiles/models. Read from hf when absent.",
+        description="Facts for plans without a checkpoint; also the name of one of profiles/models. Read from hf when absent.",
     )
 
 
@@ -84,7 +84,7 @@ class Partition(Section):
     )
     device_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
         None,
-        description="Memory of each device in GiB; estimates are compared with it. A real run reads it from the device when null.",
+        description="Memory of each device in GiB, which estimates are compared with; a real run asks the device when null.",
     )
     host_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Main memory of each machine in GiB; a real run reads the control group's limit when null."
