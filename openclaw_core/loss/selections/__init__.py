@@ -1,0 +1,1 @@
+"""Selection rules, one per file: the file's name is the rule's name and it binds RULE."""
