@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
 
 from ..files import write_atomic
 from ..track import jsonl
+from .collect import to_numpy
 from .schema import REQUIRED_TENSORS, TENSORS, SampleDump, StepDump, index_record, step_file
 
 INDEX = "index.jsonl"
@@ -53,7 +53,7 @@ def checked_tensors(sample: SampleDump) -> dict[str, np.ndarray]:
         if value is None:
             continue
         axes, dtype, _ = TENSORS[name]
-        array = np.ascontiguousarray(_to_numpy(value), dtype=dtype)
+        array = np.ascontiguousarray(to_numpy(value), dtype=dtype)
         if array.ndim != len(axes.split()):
             raise ValueError(f"sample {sample.sample_id}: {name} has shape {array.shape}, expected axes [{axes}]")
         for axis, size in zip(axes.split(), array.shape, strict=True):
@@ -63,11 +63,3 @@ def checked_tensors(sample: SampleDump) -> dict[str, np.ndarray]:
     if sizes.get("C", 0) > sample.candidates:
         raise ValueError(f"sample {sample.sample_id}: {sizes['C']} candidates have scores, {sample.candidates} have hints")
     return result
-
-
-def _to_numpy(value: Any) -> Any:
-    """A torch tensor's values without importing torch; everything else as it is."""
-    if not hasattr(value, "detach"):
-        return value
-    value = value.detach().cpu()
-    return (value.float() if value.is_floating_point() else value).numpy()

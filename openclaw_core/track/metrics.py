@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,10 +38,14 @@ TABLE = (
     Metric("opd/student_mass", "share", "The old student's probability that lies in the support."),
     Metric("opd/teacher_mass", "share", "The probability of candidate k* that lies in the support."),
     Metric("opd/candidates", "candidates", "Mean number of candidates of a sample."),
+    Metric("opd/choice_share", "share", "Positions of samples that have more than one candidate."),
+    Metric("opd/k_star", "", "Mean number of the candidate that teaches."),
+    Metric("opd/k_star_N_share", "share", "Positions taught by candidate N, for N from 1."),
     Metric("opd/first_share", "share", "Positions taught by the first candidate (the shortest hint)."),
     Metric("opd/tied_share", "share", "Positions where more than one candidate had the best score; the first of them teaches."),
     Metric("ratio/clipped_share", "share", "Trained tokens whose GRPO ratio was clipped."),
     Metric("ratio/opd_clipped_share", "share", "Entries of the support whose OPD ratio was clipped."),
+    Metric("ratio/opd_mean", "", "Mean ratio cur / old over the support."),
     Metric("ratio/mean", "", "Mean ratio cur / old of the sampled tokens."),
     Metric("gap/engine_mean", "nats", "Mean |trainer - engine| of the sampled tokens' log-probs."),
     Metric("gap/engine_max", "nats", "Largest |trainer - engine| of the sampled tokens' log-probs."),
@@ -92,18 +97,21 @@ def constants(config: Config) -> dict[str, str]:
     found: dict[str, str] = {"loss/lr": "the learning rate is constant"}
     if loss.w_opd == 0:
         teacher = [name for name in METRICS if name.startswith(("opd/", "teacher/"))]
-        teacher += ["loss/opd", "ratio/opd_clipped_share", "seconds/teacher", "funnel/scored"]
+        teacher += ["loss/opd", "ratio/opd_clipped_share", "ratio/opd_mean", "seconds/teacher", "funnel/scored"]
         found |= dict.fromkeys(teacher, "loss.w_opd is 0: no teacher")
     elif loss.max_candidates == 1 or loss.selection == "shortest":
         why = "loss.max_candidates is 1" if loss.max_candidates == 1 else "loss.selection is shortest"
-        found |= dict.fromkeys(("opd/first_share", "opd/tied_share"), f"{why}: the first candidate always teaches")
+        found |= dict.fromkeys(
+            ("opd/first_share", "opd/tied_share", "opd/k_star", "opd/k_star_N_share"),
+            f"{why}: the first candidate always teaches",
+        )
     if loss.w_opd > 0 and loss.subset != "overlap":
         why = f"loss.subset is {loss.subset}: the support always has K ids"
         found |= dict.fromkeys(("opd/support_size", "opd/empty_share"), why)
     if loss.w_opd > 0 and loss.diff_clip <= 0:
         found["opd/clipped_share"] = "loss.diff_clip is off"
     if loss.w_rl == 0:
-        found |= dict.fromkeys(("loss/grpo", "ratio/clipped_share"), "loss.w_rl is 0")
+        found |= dict.fromkeys(("loss/grpo", "ratio/clipped_share", "ratio/mean"), "loss.w_rl is 0")
     if loss.kl_coef == 0:
         found["loss/kl"] = "loss.kl_coef is 0: no reference"
     if config.users is None:
@@ -113,7 +121,7 @@ def constants(config: Config) -> dict[str, str]:
 
 def unknown(record: dict[str, object]) -> list[str]:
     """Names of a record that the table doesn't have."""
-    return sorted(name for name in record if name not in METRICS)
+    return sorted(name for name in record if re.sub(r"_\d+_", "_N_", name) not in METRICS)
 
 
 def markdown() -> str:
@@ -123,8 +131,8 @@ def markdown() -> str:
         "",
         "Made from `openclaw_core/track/metrics.py` by `python -m openclaw_core.track.metrics`; don't edit.",
         "",
-        "`metrics.jsonl` in the run folder holds one object per optimizer step (step 0 is the reading before training; after a",
-        "resume the last line of a step counts). A number that isn't finite is `null`; a metric that a run doesn't have is absent.",
+        "`metrics.jsonl` in the run folder holds one object per optimizer step (step 0 is the reading before training; after",
+        "a resume the last line of a step counts). A number that isn't finite is `null`; a metric that a run lacks is absent.",
         "Metrics that can't move in a run (`loss/opd` when `loss.w_opd` is 0) are named as constant by `openclaw status`.",
         "",
         "| name | unit | meaning |",
