@@ -95,6 +95,43 @@ def load(name: str) -> Golden:
     return Golden(parts, told["expected"], {key: told[key] for key in keys})
 
 
+def random_parts(
+    seed: int, *, vocab: int | None = None, count: int | None = None, ties: bool = False, longest: int = 6
+) -> list[Part]:
+    """Samples of any shape: one-token replies, empty masks, spans with gaps, K_i from 1 to 3."""
+    rng = np.random.default_rng(seed)
+    vocab = int(rng.integers(9, 30)) if vocab is None else vocab
+
+    def logits(*shape: int, near: torch.Tensor | None = None) -> torch.Tensor:
+        x = rng.normal(0, 1.5, shape) if near is None else near.numpy() + rng.normal(0, 0.4, shape)
+        return torch.from_numpy(np.round(x * 2) / 2 if ties else x).float()
+
+    parts = []
+    for _ in range(int(rng.integers(1, 4)) if count is None else count):
+        length = int(rng.integers(1, longest + 1))
+        kind = list(SampleKind)[rng.integers(3)]
+        candidates = 1 if kind is SampleKind.RL else int(rng.integers(1, 4))
+        old = logits(length, vocab)
+        mask = torch.from_numpy(rng.integers(0, 2, length)).float()
+        middle = length // 2
+        spans = [None, ((0, length),), ((0, middle), (middle, length)), ((middle, length),), ()][rng.integers(5)]
+        if spans and any(start == stop for start, stop in spans):
+            spans = None
+        parts.append(
+            Part(
+                current=logits(length, vocab, near=old),
+                old=old,
+                teacher=logits(candidates, length, vocab, near=old * 0.5),
+                tokens=torch.from_numpy(rng.integers(0, vocab, length)),
+                mask=mask,
+                advantages=torch.from_numpy(rng.normal(0, 1, length)).float(),
+                spans=spans,
+                kind=kind,
+            )
+        )
+    return parts
+
+
 def whole(vocab: int) -> VocabShard:
     return VocabShard.whole(vocab)
 
@@ -113,7 +150,7 @@ def teacher_scores(
     """What a teacher would answer; top_ids are the student's, per sample."""
     scores = []
     for i, part in enumerate(parts):
-        full = torch.log_softmax(part.teacher / temperature, -1)
+        full = torch.log_softmax(part.teacher.double() / temperature, -1)
         # The stable sort keeps ties in the order of ids.
         ids = part.teacher.sort(dim=-1, descending=True, stable=True).indices[..., :k]
         at_student = None
