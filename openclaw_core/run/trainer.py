@@ -1,0 +1,406 @@
+"""One rank of the trained student: old pass, optimizer step, checkpoint, export. No Ray in here.
+
+All ranks of the role call the same methods with the same arguments in the same order. What is returned is complete on
+rank 0; other ranks return the same types, possibly empty.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from openclaw_core.config.schema import Loss, Optimizer, Train
+from openclaw_core.errors import Findings, UserError
+from openclaw_core.loss.logprobs import RowStats, row_stats
+from openclaw_core.loss.metrics import Metrics
+from openclaw_core.loss.needs import needs
+from openclaw_core.loss.objective import objective
+from openclaw_core.loss.rows import check_batch
+from openclaw_core.loss.targets import build_targets
+from openclaw_core.loss.teacher_rows import pack_teacher
+from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.models.architecture import Architecture
+from openclaw_core.models.megatron import parallel
+from openclaw_core.models.megatron.builder import DTYPES, PackedGPT, build_model
+from openclaw_core.models.megatron.logits import row_chunks
+from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.weights import fingerprint, load_weights
+from openclaw_core.run import trainer_checkpoint as checkpoint
+from openclaw_core.run.trainer_batch import MicroBatch, agree, concat_stats, dump_arrays, split_batch
+from openclaw_core.types import Sample, TeacherScores, TopK
+
+UNTRAINABLE = "The batch can't be trained on; weights are unchanged."
+
+
+@dataclass(frozen=True, slots=True)
+class OldPass:
+    """The policy of the start of the step at a sample's R response positions: all [R], top [R, K]."""
+
+    sampled_logprobs: np.ndarray
+    entropy: np.ndarray
+    lse: np.ndarray
+    top: TopK
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """metrics: group ("all" and each sample kind) -> name -> mean; dumps: sample id -> arrays named as in dumps/schema.py."""
+
+    grad_norm: float
+    tokens: int
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    dumps: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Trainer:
+    """One rank of the student.
+
+    source is a torch_dist checkpoint or a Hugging Face folder. sampling_temperature is the engines', for the gap
+    between engine and trainer. Joins the process groups on construction: every rank must construct at the same time.
+    """
+
+    def __init__(
+        self,
+        arch: Architecture,
+        source: str | Path,
+        sizes: ParallelSizes,
+        meeting: Rendezvous,
+        *,
+        loss: Loss,
+        optimizer: Optimizer,
+        train: Train,
+        sampling_temperature: float | None = None,
+    ) -> None:
+        if train.dtype == "fp16":
+            raise UserError("Training in fp16 isn't supported: its loss scaling skips steps in silence.", "Set train.dtype=bf16.")
+        self.arch, self.source, self.sizes = arch, Path(source), sizes
+        self.loss, self.train, self.optimizer_settings = loss, train, optimizer
+        self.sampling_temperature = sampling_temperature
+        self.needs = needs(loss)
+        self.device = parallel.start(meeting, sizes, seed=train.seed)
+        dtype = DTYPES[train.dtype]
+        self.model = build_model(arch, sizes, dtype, device=self.device, recompute=train.recompute)
+        load_weights(self.model, source)
+        self.reference: PackedGPT | None = None
+        if self.needs.reference:
+            self.reference = build_model(arch, sizes, dtype, device=self.device, trainable=False)
+            load_weights(self.reference, source)
+        self.ddp = _distribute(self.model)
+        self.optimizer = _make_optimizer(self.ddp, optimizer, dtype)
+        self.shard = VocabShard(**_columns(self.model))
+        self._prepared: tuple[tuple[str, ...], list[MicroBatch]] | None = None
+
+    def old_pass(self, samples: Sequence[Sample], scores: Sequence[TeacherScores] = ()) -> dict[str, OldPass]:
+        """Score every response row under the current weights, once per step; train_step() uses what is kept here.
+
+        scores are the teacher's native top-K of samples with an OPD term; they are read only where the objective asks
+        for old log-probs at the teacher's ids. Raises Findings on all ranks alike.
+        """
+        check_batch(samples)
+        batches = self._split(samples, scores)
+        self.model.eval()
+        self._run_stats(batches)
+        self._prepared = (tuple(s.sample_id for s in samples), batches)
+        own: dict[str, OldPass] = {}
+        for batch in batches:
+            if batch.stats is not None and batch.rows is not None:
+                own |= _per_sample(batch, batch.stats)
+        return _merge(self._from_last_stage(own))
+
+    def train_step(self, samples: Sequence[Sample], scores: Sequence[TeacherScores] = ()) -> StepResult:
+        """One optimizer step over the whole batch: loss = sum over samples / number of samples.
+
+        Needs old_pass() of the same samples first where the teacher is asked for log-probs at the student's ids (scores
+        then hold at_student); otherwise the old policy is read in the training forward itself, which saves a pass.
+        Raises Findings naming the samples when anything isn't finite: then the weights are as before.
+        """
+        check_batch(samples)
+        clock = _Clock(self.device)
+        batches = self._take_prepared(samples, scores)
+        if self.reference is not None:
+            self._run_reference(batches)
+        clock.lap("prepare")
+        self.ddp.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        self.model.train()
+        outputs = self._run(batches, self._loss_function, forward_only=False)
+        clock.lap("forward_backward")
+        try:
+            agree(_first(o["error"] for o in outputs), UNTRAINABLE)
+            grad_norm = self._update(samples)
+        finally:
+            self.ddp.zero_grad_buffer()
+        clock.lap("optimizer")
+        metrics = [o["metrics"] for o in outputs if o["metrics"] is not None]
+        own = {
+            "names": metrics[0].names if metrics else None,
+            "values": sum((m.values for m in metrics[1:]), start=metrics[0].values).cpu().numpy() if metrics else None,
+            "dumps": _merge([o["dumps"] for o in outputs]),
+        }
+        parts = [p for p in self._from_last_stage(own) if p["names"]]
+        tokens = sum(len(s.prompt_ids) + len(s.response_ids) for s in samples)
+        if not parts:
+            return StepResult(grad_norm, tokens)
+        total = Metrics(parts[0]["names"], torch.from_numpy(np.sum([p["values"] for p in parts], axis=0)))
+        return StepResult(grad_norm, tokens, total.read(), _merge([p["dumps"] for p in parts]), clock.seconds)
+
+    def save(self, folder: str | Path, step: int) -> None:
+        """Write weights, optimizer and random state as torch_dist; folder appears whole or not at all."""
+        checkpoint.save(self, Path(folder), step)
+
+    def load(self, folder: str | Path) -> int:
+        """Continue from a checkpoint that save() wrote, at these or other parallel sizes; returns its step."""
+        self._prepared = None
+        return checkpoint.load(self, Path(folder))
+
+    def export_hf(self, folder: str | Path) -> None:
+        """Write the current weights with config and tokenizer as a Hugging Face folder; it appears whole or not at all."""
+        checkpoint.export_hf(self, Path(folder))
+
+    def weights_hash(self) -> str:
+        """Hash of all weights; the same on every rank."""
+        return fingerprint(self.model)
+
+    def close(self) -> None:
+        """Leave the process groups."""
+        parallel.stop()
+
+    def _split(self, samples: Sequence[Sample], scores: Sequence[TeacherScores]) -> list[MicroBatch]:
+        batches: list[MicroBatch] = []
+        error = None
+        try:
+            batches = split_batch(
+                samples,
+                rank=parallel_state.get_data_parallel_rank(),
+                ranks=parallel_state.get_data_parallel_world_size(),
+                budget=self.train.max_tokens_per_device,
+                multiple=self.sizes.tensor if self.model.config.sequence_parallel else 1,
+                cfg=self.loss,
+                real_vocab=self.arch.vocab,
+                device=self.device,
+            )
+            for batch in batches:
+                self._attach(batch, scores)
+        except UserError as e:
+            error = e
+        agree(error, UNTRAINABLE)
+        return batches
+
+    def _attach(self, batch: MicroBatch, scores: Sequence[TeacherScores]) -> None:
+        if batch.rows is not None and self.needs.teacher and scores:
+            batch.teacher = pack_teacher(batch.rows, scores, self.loss, real_vocab=self.arch.vocab)
+
+    def _take_prepared(self, samples: Sequence[Sample], scores: Sequence[TeacherScores]) -> list[MicroBatch]:
+        prepared, self._prepared = self._prepared, None
+        if prepared is None or prepared[0] != tuple(s.sample_id for s in samples):
+            if self.needs.at_student:
+                raise UserError("train_step() was called for other samples than old_pass().", "Call old_pass() with the same batch first.")
+            return self._split(samples, scores)
+        error = None
+        try:
+            for batch in prepared[1]:
+                self._attach(batch, scores)
+                if batch.stats is not None and batch.rows is not None:
+                    batch.targets = build_targets(self.loss, batch.rows, batch.stats, batch.teacher, batch.reference)
+        except UserError as e:
+            error = e
+        agree(error, UNTRAINABLE)
+        return prepared[1]
+
+    def _run(self, batches: list[MicroBatch], function: Callable[..., Any], *, forward_only: bool, model: Any = None) -> list[Any]:
+        """megatron's schedule over the micro-batches; what function returns, on the last pipeline stage (else empty)."""
+        want: Literal["logits", "rows"] = "rows" if forward_only else "logits"
+
+        def step(iterator: Iterator[MicroBatch], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
+            batch = next(iterator)
+            return model(batch.pack, want), lambda output, **_: function(batch, output)
+
+        answer: list[Any] = get_forward_backward_func()(
+            forward_step_func=step,
+            data_iterator=iter(batches),
+            model=[model or self.ddp],
+            num_microbatches=len(batches),
+            seq_length=1,
+            micro_batch_size=1,
+            forward_only=forward_only,
+            collect_non_loss_data=forward_only,
+        )
+        return answer
+
+    @torch.no_grad()
+    def _run_stats(self, batches: list[MicroBatch]) -> None:
+        def scores(batch: MicroBatch, rows: torch.Tensor) -> None:
+            if batch.rows is not None:
+                batch.stats = self._stats(batch, rows)
+
+        self._run(batches, scores, forward_only=True)
+
+    def _stats(self, batch: MicroBatch, rows: torch.Tensor) -> RowStats:
+        return concat_stats([self._row_stats(batch, self.model.logits(rows[part]), part) for part in row_chunks(rows, self.model.columns)])
+
+    def _row_stats(self, batch: MicroBatch, logits: torch.Tensor, part: slice) -> RowStats:
+        assert batch.rows is not None
+        gather = batch.teacher.gather_ids()[part] if self.needs.old_at_teacher and batch.teacher is not None else None
+        return row_stats(
+            logits,
+            self.shard,
+            sampled_ids=batch.rows.response_ids[part],
+            temperature=self.loss.temperature,
+            k=self.needs.student_k,
+            gather_ids=gather,
+            sampling_temperature=self.sampling_temperature,
+        )
+
+    @torch.no_grad()
+    def _run_reference(self, batches: list[MicroBatch]) -> None:
+        reference = self.reference
+        assert reference is not None
+
+        def scores(batch: MicroBatch, rows: torch.Tensor) -> None:
+            if batch.rows is None:
+                return
+            parts = [
+                row_stats(reference.logits(rows[part]), self.shard, sampled_ids=batch.rows.response_ids[part], temperature=self.loss.temperature)
+                for part in row_chunks(rows, reference.columns)
+            ]
+            batch.reference = concat_stats(parts).sampled_logprobs
+
+        self._run(batches, scores, forward_only=True, model=reference)
+
+    def _loss_function(self, batch: MicroBatch, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """(sum over samples, number of samples, report); the schedule divides the gradient by all samples of the step."""
+        count = torch.tensor(len(batch.samples), dtype=torch.int, device=logits.device)
+        report: dict[str, Any] = {"metrics": None, "dumps": {}, "error": None}
+        if batch.rows is None:
+            return logits.float().sum() * 0, count, report
+        try:
+            stats = batch.stats or self._row_stats(batch, logits.detach(), slice(None))
+            targets = batch.targets or build_targets(self.loss, batch.rows, stats, batch.teacher, batch.reference)
+            out = objective(logits, batch.rows, targets, self.loss, self.shard)
+            out.check(batch.rows)
+        except UserError as error:
+            return logits.float().sum() * 0, count, {**report, "error": error}
+        report |= {"metrics": out.metrics, "dumps": dump_arrays(batch, targets, stats, self.loss)}
+        return out.loss, count, report
+
+    def _update(self, samples: Sequence[Sample]) -> float:
+        """Clip and step; refuses a gradient that isn't finite before anything changed."""
+        self.optimizer.prepare_grads()
+        grad_norm = float(self.optimizer.get_grad_norm())
+        if not math.isfinite(grad_norm):
+            names = [(f"sample {s.sample_id} was in it;", "lower optimizer.lr or go back to the last checkpoint.") for s in samples]
+            raise Findings(f"The gradient's norm is {grad_norm}; nothing was learned from this batch.", names)
+        self.optimizer.step()
+        return grad_norm
+
+    def _from_last_stage(self, own: Any) -> list[Any]:
+        """What tensor-parallel rank 0 of each last pipeline stage has, one entry per data-parallel rank, in rank order."""
+        speaks = parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0
+        place = parallel_state.get_data_parallel_rank()
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.gather_object((place, own) if speaks else None, everyone if dist.get_rank() == 0 else None, dst=0)
+        return [value for _, value in sorted((e for e in everyone if e is not None), key=lambda e: e[0])]
+
+
+class _Clock:
+    """Seconds per stage of a step; waits for the device at each lap."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+        self.start = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.monotonic()
+        self.seconds[name], self.start = now - self.start, now
+
+
+def _distribute(model: PackedGPT) -> Any:
+    config = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=True,
+        overlap_grad_reduce=False,
+        overlap_param_gather=False,
+        check_for_nan_in_grad=False,
+        average_in_collective=False,
+    )
+    ddp = DistributedDataParallel(config=model.config, ddp_config=config, module=model)
+    model.config.no_sync_func = ddp.no_sync
+    model.config.finalize_model_grads_func = finalize_model_grads
+    return ddp
+
+
+def _make_optimizer(ddp: Any, settings: Optimizer, dtype: torch.dtype) -> Any:
+    """megatron's Adam over shards of the data-parallel ranks; norms and biases without weight decay."""
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=settings.lr,
+        min_lr=settings.lr,
+        adam_beta1=settings.beta1,
+        adam_beta2=settings.beta2,
+        adam_eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        decoupled_weight_decay=True,
+        clip_grad=settings.clip_grad,
+        use_distributed_optimizer=True,
+        overlap_param_gather=False,
+        params_dtype=dtype,
+        bf16=dtype == torch.bfloat16,
+        fp16=False,
+        log_num_zeros_in_grad=False,
+    )
+    optimizer = get_megatron_optimizer(config, [ddp], config_overrides=get_standard_config_overrides(config))
+    apply_settings(optimizer, settings)
+    return optimizer
+
+
+def apply_settings(optimizer: Any, settings: Optimizer) -> None:
+    """Constant learning rate and weight decay into every parameter group; a loaded checkpoint doesn't override them."""
+    for group in optimizer.param_groups:
+        group["lr"] = settings.lr * group.get("lr_mult", 1.0)
+        group["weight_decay"] = settings.weight_decay * group.get("wd_mult", 1.0)
+        group["betas"] = (settings.beta1, settings.beta2)
+        group["eps"] = settings.eps
+
+
+def _columns(model: PackedGPT) -> dict[str, Any]:
+    columns = model.columns
+    group = columns.group if columns.group.size() > 1 else None
+    return {"start": columns.start, "size": columns.size, "real_vocab": columns.real, "group": group}
+
+
+def _per_sample(batch: MicroBatch, stats: RowStats) -> dict[str, OldPass]:
+    assert batch.rows is not None
+    columns = [
+        batch.rows.split(x.cpu()) for x in (stats.sampled_logprobs, stats.entropy, stats.lse, stats.top_ids, stats.top_logprobs)
+    ]
+    out = {}
+    for sample, sampled, entropy, lse, ids, logprobs in zip(batch.samples, *columns, strict=True):
+        top = TopK(ids.numpy(), logprobs.numpy())
+        out[sample.sample_id] = OldPass(sampled.numpy(), entropy.numpy(), lse.numpy(), top)
+    return out
+
+
+def _merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _first(errors: Iterator[UserError | None]) -> UserError | None:
+    found = [e for e in errors if e is not None]
+    findings = [f for e in found for f in (e.findings if isinstance(e, Findings) else [(e.what, e.remedy)])]
+    return Findings(UNTRAINABLE, findings) if found else None

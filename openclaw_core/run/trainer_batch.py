@@ -1,0 +1,119 @@
+"""A step's samples as this rank's micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from openclaw_core.config.schema import Loss
+from openclaw_core.errors import Findings, UserError
+from openclaw_core.loss.logprobs import RowStats
+from openclaw_core.loss.rows import Rows, pack_rows
+from openclaw_core.loss.targets import Targets
+from openclaw_core.loss.teacher_rows import TeacherRows
+from openclaw_core.models.megatron.packing import Pack, SequenceIds, make_pack, plan_packs, split_evenly
+from openclaw_core.types import Sample
+
+Finding = tuple[str, str]
+
+
+@dataclass
+class MicroBatch:
+    """One pack with what the loss needs of it. rows is None for the empty micro-batch of a rank without samples."""
+
+    samples: tuple[Sample, ...]
+    pack: Pack
+    rows: Rows | None
+    teacher: TeacherRows | None = None
+    stats: RowStats | None = None
+    reference: torch.Tensor | None = None
+    targets: Targets | None = None
+
+
+def split_batch(
+    samples: Sequence[Sample], *, rank: int, ranks: int, budget: int, multiple: int, cfg: Loss, real_vocab: int, device: torch.device
+) -> list[MicroBatch]:
+    """This data-parallel rank's share of the samples, packed within a budget of tokens.
+
+    A rank that gets no sample makes one micro-batch without response rows, so that it takes part in every collective.
+    """
+    lengths = [len(s.prompt_ids) + len(s.response_ids) for s in samples]
+    share = split_evenly(lengths, ranks)[rank]
+    if not share:
+        shortest = samples[min(range(len(samples)), key=lengths.__getitem__)]
+        pack = make_pack([SequenceIds((*shortest.prompt_ids, *shortest.response_ids), ())], device, multiple=multiple)
+        return [MicroBatch((), pack, None)]
+    batches = []
+    for group in plan_packs([lengths[i] for i in share], budget):
+        chosen = tuple(samples[share[i]] for i in group)
+        pack = make_pack([SequenceIds(s.prompt_ids, s.response_ids) for s in chosen], device, multiple=multiple)
+        batches.append(MicroBatch(chosen, pack, pack_rows(chosen, cfg, real_vocab=real_vocab, device=device)))
+    return batches
+
+
+def concat_stats(parts: Sequence[RowStats]) -> RowStats:
+    """Statistics of consecutive chunks of rows as those of all rows."""
+    columns: dict[str, Any] = {}
+    for field in fields(RowStats):
+        values = [getattr(part, field.name) for part in parts]
+        columns[field.name] = torch.cat(values) if isinstance(values[0], torch.Tensor) else values[0]
+    return RowStats(**columns)
+
+
+def agree(error: UserError | None, title: str) -> None:
+    """Raise on every rank what went wrong on any: a rank that raised alone would leave the others waiting.
+
+    All ranks call it; error is this rank's own, or None.
+    """
+    own = None if error is None else (error.findings if isinstance(error, Findings) else [(error.what, error.remedy)])
+    everyone: list[list[Finding] | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    found = list(dict.fromkeys(finding for findings in everyone if findings for finding in findings))
+    if found:
+        raise Findings(title, found) from error
+
+
+def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss) -> dict[str, dict[str, np.ndarray]]:
+    """Per sample what a step dump keeps of the student's old pass, the selection and the support (dumps/schema.py)."""
+    assert batch.rows is not None
+    packed: dict[str, torch.Tensor] = {
+        "sampled_logprobs": stats.sampled_logprobs,
+        "entropy": stats.entropy,
+        "student_ids": stats.top_ids,
+        "student_logprobs": stats.top_logprobs,
+    }
+    if targets.opd is not None:
+        opd = targets.opd
+        bins = opd.mask.shape[1] - opd.ids.shape[1]
+        difference = opd.teacher_logprobs - opd.old_logprobs
+        clip = cfg.diff_clip if cfg.diff_clip > 0 else float("inf")
+        packed |= {
+            "k_star": opd.k_star,
+            "overlap": opd.overlap,
+            "support_ids": torch.nn.functional.pad(opd.ids, (0, bins), value=-1),
+            "support_mask": opd.mask,
+            "support_student": opd.old_logprobs,
+            "support_teacher": opd.teacher_logprobs,
+            "differences": torch.where(opd.mask, difference.clamp(-clip, clip), 0.0),
+            "weights": opd.weights,
+            "advantages": opd.advantages,
+        }
+    dumps: dict[str, dict[str, np.ndarray]] = {sample.sample_id: {} for sample in batch.samples}
+    for name, tensor in packed.items():
+        for sample, part in zip(batch.samples, batch.rows.split(tensor), strict=True):
+            dumps[sample.sample_id][name] = _as_stored(name, part, len(sample.candidates))
+    return dumps
+
+
+def _as_stored(name: str, part: torch.Tensor, candidates: int) -> np.ndarray:
+    array = part.cpu().numpy()
+    if name == "overlap":
+        array = array[:, :candidates].T
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8)
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
