@@ -29,7 +29,7 @@ Environment:
 """
 
 app = typer.Typer(
-    help="Post-training from live conversations: capture, judge, and hybrid GRPO with multi-candidate top-K on-policy distillation.",
+    help="Train a model from live conversations: hybrid GRPO and multi-candidate top-K on-policy distillation.",
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -59,7 +59,22 @@ def main_callback(
     quiet: bool = typer.Option(False, "--quiet", help=QUIET_HELP),
     version: bool = typer.Option(False, "--version", callback=version, is_eager=True, help="Print the version and exit."),
 ) -> None:
-    context.obj = {"json": json, "quiet": quiet}
+    remember(context, json, quiet)
+
+
+def group_callback(
+    context: typer.Context,
+    json: bool = typer.Option(False, "--json", help=JSON_HELP),
+    quiet: bool = typer.Option(False, "--quiet", help=QUIET_HELP),
+) -> None:
+    remember(context, json, quiet)
+
+
+def remember(context: typer.Context, json: bool, quiet: bool) -> None:
+    """Keeps the flags that stood before a command, for the command."""
+    flags = context.ensure_object(dict)
+    flags["json"] = json or flags.get("json", False)
+    flags["quiet"] = quiet or flags.get("quiet", False)
 
 
 def command(function: Callable[..., Any]) -> Callable[..., None]:
@@ -105,9 +120,11 @@ def register() -> None:
         module = import_module(f"openclaw_cli.commands.{name}")
         shown, epilog = name.replace("_", "-"), getattr(module, "EPILOG", None)
         if hasattr(module, "SUBCOMMANDS"):
-            group = typer.Typer(help=module.__doc__, epilog=epilog, no_args_is_help=True, rich_markup_mode=None)
+            group = typer.Typer(
+                callback=group_callback, help=module.__doc__, epilog=epilog, no_args_is_help=True, rich_markup_mode=None
+            )
             for function in module.SUBCOMMANDS:
-                group.command(function.__name__.rstrip("_"), epilog=function.__dict__.get("epilog"))(command(function))
+                group.command(function.__name__.rstrip("_"), epilog=epilog)(command(function))
             app.add_typer(group, name=shown)
         else:
             app.command(shown, epilog=epilog)(command(getattr(module, name)))

@@ -77,7 +77,7 @@ class Output:
     ) -> None:
         """The result: value as JSON, human as a text, a renderable, several, or a function of the console; quiet as lines."""
         if self.json:
-            sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n")
+            sys.stdout.write(to_json(value))
         elif self.quiet:
             for line in [quiet] if isinstance(quiet, str) else (quiet or ()):
                 sys.stdout.write(f"{line}\n")
@@ -162,6 +162,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str |
     for row in rows:
         made.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     return made
+
+
+def scalar_text(value: object) -> str:
+    """A value as YAML has it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def to_json(value: Any) -> str:
+    """value as a JSON document with a line end."""
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
 
 
 def plain(value: Any) -> Any:

@@ -8,15 +8,15 @@ from openclaw_core.config.schema import Config
 
 Mode = Literal["hybrid", "opd", "grpo"]
 SUPPORTS = {
-    "student": "the student's {k} most probable ids",
-    "teacher": "the chosen teacher's {k} most probable ids",
-    "overlap": "the ids among the {k} most probable of both student and chosen teacher",
+    "student": "the student's top-{k} ids",
+    "teacher": "the chosen teacher's top-{k} ids",
+    "overlap": "the ids in both the student's and the chosen teacher's top-{k}",
 }
 SELECTIONS = {
     "shortest": "the shortest hint",
-    "token_optimal": "the one with the largest overlap per position (token_optimal)",
-    "sequence_optimal": "the one with the largest overlap per step (sequence_optimal)",
-    "signal_optimal": "the one with the largest overlap among those that say something (signal_optimal)",
+    "token_optimal": "the largest overlap per position",
+    "sequence_optimal": "the largest overlap per step",
+    "signal_optimal": "the largest overlap per step among hints that say something",
 }
 
 
@@ -45,17 +45,12 @@ def objective(config: Config) -> str:
 def _opd(config: Config) -> str:
     loss = config.loss
     support = SUPPORTS[loss.subset].format(k=loss.k) + (" and one bin for the rest" if loss.tail == "bin" else "")
-    chosen = (
-        "one hinted candidate"
-        if loss.max_candidates == 1
-        else f"up to {loss.max_candidates} hinted candidates, {SELECTIONS[loss.selection]}"
-    )
+    several = f"M = {loss.max_candidates} candidates at most, chosen by {loss.selection}: {SELECTIONS[loss.selection]}"
+    chosen = "M = 1 candidate, so nothing is chosen" if loss.max_candidates == 1 else several
     bound = f"differences clipped at {loss.diff_clip:g}" if loss.diff_clip > 0 else "differences not clipped"
-    rl_only = "pulled by the un-hinted teacher (anchor)" if loss.opd_on_rl_only == "anchor" else "left alone (skip)"
-    return (
-        f"{loss.w_opd:g} x OPD towards the teacher over {support} (K = {loss.k}, M = {loss.max_candidates}: {chosen}; {bound}; "
-        f"samples without a hint are {rl_only})"
-    )
+    anchor = loss.opd_on_rl_only == "anchor"
+    rl_only = "pulled by the un-hinted teacher (anchor)" if anchor else "left alone by OPD (skip)"
+    return f"{loss.w_opd:g} x OPD over {support} (K = {loss.k}; {chosen}; {bound}; samples without a hint are {rl_only})"
 
 
 def logprob_sources(config: Config) -> dict[str, str]:
@@ -64,7 +59,7 @@ def logprob_sources(config: Config) -> dict[str, str]:
     sources = {
         "old": f"the trainer's own pass at the start of the step, temperature {loss.temperature:g}: denominator of the ratio",
         "current": f"the pass that is differentiated, temperature {loss.temperature:g}",
-        "rollout": f"the engine's at its sampling temperature {rollout.temperature:g}: stored and compared with old, never trained on",
+        "rollout": f"the engine's at its sampling temperature {rollout.temperature:g}: compared with old, never trained on",
     }
     if loss.w_opd > 0:
         sources["teacher"] = f"the teacher's own pass over each candidate, temperature {loss.temperature:g}"

@@ -1,0 +1,84 @@
+"""A plan as people read it: the objective first, then who runs where, then numbers, then origins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .output import scalar_text, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from openclaw_core.run.plan import Plan, RolePlan
+
+GIB = 2**30
+
+
+def plan_text(plan: Plan, console: Console) -> None:
+    """Prints the plan."""
+    _lines(console, plan.profile, [plan.description] if plan.description else [])
+    _lines(console, "Objective", [plan.objective])
+    console.print(
+        table(("role", "model", ">devices", "sizes", "node: devices"), [_role_row(role) for role in plan.roles.values()])
+    )
+    console.print(
+        table(("role", ">per device", "of which", ">host per process"), _memory_rows(plan), title="Memory, estimated in GiB")
+    )
+    host = ", ".join(f"node {node} {need / GIB:.1f} GiB" for node, need in plan.host_bytes.items())
+    batch = plan.batch
+    _lines(
+        console,
+        "Batch",
+        [
+            f"{batch.samples} samples = {batch.data_parallel} data parallel x {batch.samples_per_rank} per rank",
+            f"{batch.fewest_micro_batches} to {batch.most_micro_batches} micro-batches each, of at most {batch.token_budget} tokens",
+            f"{batch.steps} steps, {batch.samples_in_run} samples; {batch.rest}",
+            plan.staleness,
+        ],
+    )
+    parameters = plan.sampling["parameters"]
+    _lines(console, "Sampling", [", ".join(f"{name} {entry['value']} ({entry['origin']})" for name, entry in parameters.items())])
+    _lines(console, "Log-probs", [f"{name}: {source}" for name, source in plan.logprobs.items()])
+    _lines(console, "Main memory", [host, *plan.notes])
+    rows = [(key, scalar_text(plan.values[key]), origin) for key, origin in plan.origins.items()]
+    console.print(table(("key", "value", "origin"), rows, title="Configuration"))
+
+
+def _lines(console: Console, title: str, lines: list[str]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Text(title, style="bold"))
+    for line in lines:
+        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+
+
+def _role_row(role: RolePlan) -> tuple[object, ...]:
+    if role.idle is not None or not role.processes:
+        return (role.name, "none", 0, "", role.idle or "")
+    places: dict[int, list[str]] = {}
+    for process in role.processes:
+        shown = "+".join(map(str, process.devices))
+        places.setdefault(process.node, []).append(shown)
+    where = "; ".join(f"node {node}: {', '.join(devices)}" for node, devices in places.items())
+    return (role.name, role.model, role.devices, _sizes(role), where)
+
+
+def _sizes(role: RolePlan) -> str:
+    if role.engines:
+        return f"{role.engines} engine{'s' if role.engines > 1 else ''} of {role.tensor_parallel}"
+    sequence = " + sequence" if role.sequence_parallel else ""
+    pipeline = f" x pipeline {role.pipeline_parallel}" if role.pipeline_parallel > 1 else ""
+    return f"tensor {role.tensor_parallel}{sequence}{pipeline} x data {role.data_parallel}"
+
+
+def _memory_rows(plan: Plan) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for role in plan.roles.values():
+        if role.memory is None:
+            continue
+        parts = ", ".join(f"{part.name} {part.bytes / GIB:.2f}" for part in role.memory.device)
+        if role.memory.kv_tokens is not None:
+            parts += f" ({role.memory.kv_tokens} tokens)"
+        rows.append((role.name, f"{role.memory.device_bytes / GIB:.2f}", parts, f"{role.memory.host_bytes / GIB:.2f}"))
+    return rows
