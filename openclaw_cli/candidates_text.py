@@ -1,0 +1,244 @@
+"""Step dumps as people read them on 100 columns: steps, samples, one sample, one position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .output import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from openclaw_core.dumps.inspect import SampleRow, SampleView, StepRow
+    from openclaw_core.dumps.position import CandidateTop, PositionView, TokenProb
+    from openclaw_core.dumps.schema import StepHeader
+    from openclaw_core.dumps.summary import CandidateSummary, Quarter, SampleSummary
+    from openclaw_core.dumps.tokens import TokenText
+
+WIDTH = 100
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """value with so many decimals; - where the dump doesn't hold it."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """value in percent; - where the dump doesn't hold it."""
+    return "-" if value is None else f"{value:.0%}"
+
+
+def visible(text: str, most: int = 0) -> str:
+    """text on one line without control characters, cut to most characters where most is given."""
+    shown = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+    return shown if not most or len(shown) <= most else shown[: most - 1] + "…"
+
+
+def quoted(text: str, most: int = 0) -> str:
+    """text in quotation marks, as visible."""
+    return f'"{visible(text, most)}"'
+
+
+def steps_text(rows: Sequence[StepRow], console: Console) -> None:
+    """Prints the list of steps."""
+    columns = (">step", ">samples", ">opd+rl", ">opd", ">rl", ">reward", ">tokens", ">K_i", ">weights", "objective")
+    cells = [
+        (
+            row.step, row.samples, row.opd_rl, row.opd, row.rl, number(row.reward, 2), number(row.response_tokens, 1),
+            number(row.candidates, 1), row.weight_version, row.objective,
+        )
+        for row in rows
+    ]  # fmt: skip
+    console.print(table(columns, cells))
+
+
+def samples_text(header: StepHeader, rows: Sequence[SampleRow], console: Console) -> None:
+    """Prints the samples of a step."""
+    from openclaw_core.dumps.inspect import objective_phrase
+
+    _field(console, f"step {header.step}", f"{objective_phrase(header)}; weights v{header.weight_version}")
+    columns = ("sample", "kind", ">reward", ">R", ">mean O", ">signal", "taught by", ">odd", "first hint")
+    cells = [
+        (
+            visible(row.sample_id, 16), row.kind, f"{row.reward:+g}", row.length, number(row.mean_overlap, 2),
+            number(row.signal), " ".join(share(part) for part in row.taught) or "-", row.anomalies or "",
+            visible(row.hints[0], 34) if row.hints else "-",
+        )
+        for row in rows
+    ]  # fmt: skip
+    console.print(table(columns, cells))
+
+
+def sample_text(view: SampleView, console: Console, *, detail: bool) -> None:
+    """Prints one sample: what it is, its candidates, then positions in full (detail) or a line each and the strongest."""
+    _head(view, console)
+    _candidates(view.summary, view.header, console)
+    _quarters(view.summary.quarters, console)
+    for text in view.summary.absent:
+        _field(console, "absent", text)
+    for anomaly in view.anomalies:
+        _field(console, "odd", str(anomaly), style="yellow")
+    shown = f"{len(view.positions)} of {view.matching} positions" if view.matching else "No position passes the filters"
+    console.print()
+    console.print(shown, style="bold", markup=False)
+    if detail:
+        for one in view.positions:
+            position_text(one, view.header, console)
+        return
+    console.print(_overview(view.positions))
+    strongest = sorted((one for one in view.positions if one.signal), key=lambda one: -(one.signal or 0.0))[:2]
+    for one in strongest:
+        position_text(one, view.header, console)
+
+
+def position_text(one: PositionView, header: StepHeader, console: Console) -> None:
+    """Prints one position in full."""
+    from rich.text import Text
+
+    facts = [f"old {number(one.sampled_logprob)}", f"engine {number(one.engine_logprob)}", f"entropy {number(one.entropy)}"]
+    facts += [f"signal {number(one.signal)}", f"mass {share(one.student_mass)} / {share(one.teacher_mass)}"]
+    title = Text(f"\nt {one.t}  ", style="bold")
+    title.append_text(_token(one.token))
+    title.append(f"  {'  '.join(facts)}{'' if one.trained else '  NOT TRAINED'}", style="dim")
+    console.print(title)
+    if one.k_star is not None:
+        console.print(Text(f"  k* = {one.k_star}: {one.why}"))
+    console.print(_top("student", one.student, ""))
+    for candidate in one.candidates:
+        console.print(_top(f"{'>' if candidate.chosen else ' '}teacher {candidate.k}", candidate.top, _facts(candidate)))
+    if one.support:
+        console.print(_support(one))
+    elif header.w_opd and one.candidates:
+        console.print(Text("  support: empty; the position adds 0"))
+
+
+def _head(view: SampleView, console: Console) -> None:
+    sample, header, summary = view.sample, view.header, view.summary
+    votes = " ".join("none" if vote is None else f"{vote:+d}" for vote in sample.verdict_votes)
+    facts = [sample.kind, f"reward {sample.reward:+g}", f"R {summary.length}", f"trained {summary.trained}"]
+    facts += [f"verdict votes {votes}"] if votes else []
+    facts += [f"finish {sample.finish_reason}"] if sample.finish_reason else []
+    temperatures = ", ".join(f"{name} {value:g}" for name, value in header.temperatures.items())
+    losses = ", ".join(f"{name} {number(value, 4)}" for name, value in sample.losses.items())
+    means = (
+        f"mean O at k* {number(summary.mean_overlap, 2)}, signal {number(summary.signal)}, empty {share(summary.empty_share)}, "
+    )
+    means += f"clipped {share(summary.clipped_share)}, |trainer - engine| {number(summary.engine_gap, 4)}"
+    rows = [
+        ("sample", f"{sample.sample_id} of step {header.step}, sampled by weights v{sample.weight_version}"),
+        ("turn", f"{sample.turn_id}{f', session {sample.session_id}' if sample.session_id else ''}"),
+        ("", ", ".join(facts)),
+        (
+            "support",
+            f"{header.subset}, chosen by {header.selection}, K {header.k}, diff clip {header.diff_clip:g}, tail {header.tail}",
+        ),
+        ("", "w is renormalised over the support; log-probs are of the whole real vocabulary " + f"({header.vocab} ids)"),
+        ("temperature", f"scoring {header.temperature:g}{f' ({temperatures})' if temperatures else ''}"),
+        ("means", means),
+        ("loss", losses),
+        ("prompt", "" if view.prompt is None else quoted("…" + view.prompt[-240:] if len(view.prompt) > 240 else view.prompt)),
+        ("reply", "" if view.reply is None else quoted(view.reply, 400)),
+        ("next state", f"{sample.next_state_role}: {quoted(sample.next_state, 300)}" if sample.next_state else ""),
+    ]
+    for name, value in rows:
+        if value:
+            _field(console, name, value)
+
+
+def _candidates(summary: SampleSummary, header: StepHeader, console: Console) -> None:
+    columns = (">k", ">teaches", ">mean O", ">G", ">student mass", ">teacher mass", ">votes", "hint")
+    console.print(table(columns, [_candidate_row(one) for one in summary.candidates], title="Candidates"))
+    for one in summary.candidates:
+        rests = ""
+        if one.hint.next_state:
+            rests = f"rests on {one.hint.next_state_role or 'the next state'}: {quoted(one.hint.next_state, 160)}; "
+        _field(console, f"{one.k}", f"{rests}{one.why}")
+
+
+def _candidate_row(one: CandidateSummary) -> tuple[object, ...]:
+    hint = "(no hint: the un-hinted sequence)" if one.hint.text is None else visible(one.hint.text, 200)
+    overlap = number(one.mean_overlap, 2) if one.scored else "not scored"
+    masses = share(one.student_mass), share(one.teacher_mass)
+    return (one.k, share(one.chosen_share), overlap, number(one.gap), *masses, one.hint.votes or "", hint)
+
+
+def _quarters(quarters: Sequence[Quarter], console: Console) -> None:
+    if all(one.signal is None for one in quarters):
+        return
+    rows = [
+        (one.by, one.label, one.positions, number(one.signal), number(one.gap), number(one.gain), one.gain_known)
+        for one in quarters
+    ]
+    columns = ("quarter by", "from - to", ">positions", ">signal", ">G at k*", ">gain at sampled id", ">known")
+    console.print(table(columns, rows, title="Where the teacher pulls"))
+
+
+def _overview(positions: Sequence[PositionView]) -> Any:
+    columns = (">t", "token", ">entropy", ">k*", ">O", ">q mass", ">p mass", ">signal", "pulls most")
+    rows = []
+    for one in positions:
+        pull = max(one.support, key=lambda entry: abs(entry.advantage or 0.0), default=None)
+        strongest = "-" if pull is None else f"{pull.advantage or 0.0:+.3f} {quoted(pull.token.text, 24)}"
+        overlaps = " ".join("-" if c.overlap is None else str(c.overlap) for c in one.candidates)
+        token = quoted(one.token.text, 24) + ("" if not one.token.flagged else " !") + ("" if one.trained else " (not trained)")
+        k_star = "-" if one.k_star is None else one.k_star
+        masses = share(one.student_mass), share(one.teacher_mass)
+        rows.append((one.t, token, number(one.entropy, 2), k_star, overlaps or "-", *masses, number(one.signal), strongest))
+    return table(columns, rows)
+
+
+def _facts(candidate: CandidateTop) -> str:
+    return f"O {'-' if candidate.overlap is None else candidate.overlap}  G {number(candidate.gap)}"
+
+
+def _top(name: str, top: Sequence[TokenProb], facts: str) -> Text:
+    from rich.text import Text
+
+    line = Text(f"  {name:<11}", style="dim" if not top else "")
+    line.append(f"{facts:<14}  " if facts else "")
+    for entry in top:
+        line.append_text(_token(entry.token, bold=entry.shared))
+        line.append(f" {entry.prob:.3f}   ")
+    if not top:
+        line.append("not in this dump")
+    return line
+
+
+def _support(one: PositionView) -> Any:
+    columns = ("  support", ">q", ">p", ">w", ">d", ">A")
+    rows = [
+        (
+            f"  {quoted(entry.token.text, 30)}{' !' if entry.token.flagged else ''}", _prob(entry.student_logprob),
+            _prob(entry.teacher_logprob), number(entry.weight), f"{number(entry.difference)}{'c' if entry.clipped else ' '}",
+            number(entry.advantage),
+        )
+        for entry in one.support
+    ]  # fmt: skip
+    return table(columns, rows)
+
+
+def _prob(logprob: float | None) -> str:
+    from math import exp
+
+    return "-" if logprob is None else f"{exp(min(logprob, 700.0)):.3f}"
+
+
+def _token(token: TokenText, bold: bool = False) -> Text:
+    from rich.text import Text
+
+    style = "red" if token.flagged else "bold cyan" if bold else "cyan"
+    return Text(f"{visible(token.text, 30)} !" if token.flagged else quoted(token.text, 30), style=style)
+
+
+def _field(console: Console, name: str, value: str, style: str = "") -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=11)
+    grid.add_column(overflow="fold", max_width=WIDTH - 12)
+    grid.add_row(Text(name, style="bold"), Text(visible(value), style=style))
+    console.print(grid)
