@@ -11,7 +11,12 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
-from megatron.core.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
+from megatron.core.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    linear_with_grad_accumulation_and_async_allreduce,
+)
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
@@ -192,10 +197,21 @@ def build_model(
     """
     config = transformer_config(arch, sizes, dtype, recompute=recompute, random_weights=random_weights)
     model = PackedGPT(config, _block_spec(config, arch), arch).to(device)
+    _mark_split_parameters(model)
     if not trainable:
         model.requires_grad_(False)
         model.eval()
     return model
+
+
+def _mark_split_parameters(model: PackedGPT) -> None:
+    """megatron marks weights as split only where it initialises them; unmarked, they would count once for all ranks in
+    the gradient's norm, so clipping would depend on the tensor-parallel size."""
+    for module in model.modules():
+        if isinstance(module, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding) and module.weight is not None:
+            module.weight.tensor_model_parallel = True
+            module.weight.partition_dim = 1 if isinstance(module, RowParallelLinear) else 0
+            module.weight.partition_stride = 1
 
 
 def _block_spec(config: TransformerConfig, arch: Architecture) -> TransformerBlockSubmodules:
