@@ -43,9 +43,8 @@ def by_value(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def merge(values: Tensor, ids: Tensor, k: int, shard: VocabShard) -> tuple[Tensor, Tensor]:
     """Top-k over all ranks from each rank's own [N, <= k]; k is at most the real vocabulary."""
-    missing = k - values.shape[1]
-    if missing:
-        values = torch.nn.functional.pad(values, (0, missing), value=float("-inf"))
-        ids = torch.nn.functional.pad(ids, (0, missing), value=NO_ID)
+    missing = (values.shape[0], k - values.shape[1])
+    values = torch.cat((values, values.new_full(missing, float("-inf"))), dim=1)
+    ids = torch.cat((ids, ids.new_full(missing, NO_ID)), dim=1)
     values, ids = by_value(shard.concat(values), shard.concat(ids))
     return values[:, :k], ids[:, :k]

@@ -1,0 +1,128 @@
+"""What every rank of a tensor-parallel world checks; run by test_shards.py through tests/worlds.py."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import runpy
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from openclaw_core.config.schema import Loss
+from openclaw_core.loss.logprobs import gather_logprobs, row_stats
+from openclaw_core.loss.vocab import VocabShard
+
+cases = runpy.run_path(str(Path(__file__).with_name("cases.py")))
+oracle = runpy.run_path(str(Path(__file__).with_name("oracle.py")))["oracle"]
+
+
+def layouts(vocab, rank, ranks):
+    """Columns per rank: as even as can be; padded so that the last rank has few; padded so that it has none."""
+    even = math.ceil(vocab / ranks)
+    few = math.ceil(vocab / (ranks - 1)) - 1
+    for size in (even, few, math.ceil(vocab / (ranks - 1))):
+        yield VocabShard(rank * size, size, vocab, dist.group.WORLD)
+
+
+def check(result, parts, loss, k_star, grads, shard, tolerance):
+    assert abs(result.out.loss.item() - loss) <= tolerance * max(1, abs(loss)), (result.out.loss.item(), loss)
+    if result.targets.opd is not None:
+        assert [k.tolist() for k in result.rows.split(result.targets.opd.k_star)] == k_star
+    for grad, expected in zip(result.grads, grads, strict=True):
+        own = expected[:, shard.start : shard.start + shard.real].to(grad)
+        torch.testing.assert_close(grad, own, atol=tolerance, rtol=10 * tolerance)
+
+
+def golden(rank, ranks):
+    """All cases and cells; the layouts take turns."""
+    for turn, name in enumerate(cases["NAMES"]):
+        case = cases["load"](name)
+        shards = list(layouts(case.parts[0].vocab, rank, ranks))
+        for (subset, rule), shard in zip(cases["CELLS"], itertools.cycle(shards[turn % 3 :] + shards[: turn % 3])):
+            expected = case.expected[f"{subset}/{rule}"]
+            grads = [part.grads[f"{subset}/{rule}"] for part in case.parts]
+            result = cases["run"](case.parts, case.cfg(subset, rule), shard)
+            check(result, case.parts, expected["loss"], expected["k_star"], grads, shard, 3e-6)
+            if result.targets.opd is not None:
+                size = result.out.metrics.read()["all"]["opd/support_size"] * len(case.parts)
+                assert abs(size - expected["subset_size"]) < 1e-4
+
+
+def random(rank, ranks):
+    """Ties that reach across ranks, all terms, float64 against the oracle."""
+    cells = itertools.product(("student", "teacher", "overlap"), ("token_optimal", "signal_optimal"), ("none", "bin"))
+    for seed, (subset, rule, tail) in enumerate(cells):
+        parts = cases["random_parts"](seed, ties=seed % 2 == 0)
+        cfg = Loss(
+            subset=subset, selection=rule, tail=tail, k=5, temperature=0.7, entropy_coef=0.1, kl_coef=0.1, opd_on_rl_only="anchor"
+        )
+        reference = torch.full((sum(len(part.tokens) for part in parts),), -2.0, dtype=torch.float64)
+        told = oracle(parts, cfg, reference)
+        shard = list(layouts(parts[0].vocab, rank, ranks))[seed // 2 % 3]
+        result = cases["run"](parts, cfg, shard, dtype=torch.float64, reference=reference)
+        check(result, parts, told.loss, told.k_star, told.grads, shard, 1e-9)
+
+
+def old_pass(rank, ranks):
+    """Every output of row_stats equals that of one rank, bit for bit in the ids, whatever the dtype."""
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(0)
+        logits = torch.randn(40, 33).mul(3).to(dtype)
+        logits[3, 5:20] = -math.inf
+        logits[4, 1:] = -math.inf
+        ids = torch.randint(0, 33, (40, 6))
+        ids[2, 1] = -1
+        keys = {"sampled_ids": logits.argmax(1), "temperature": 0.8, "k": 7, "gather_ids": ids, "sampling_temperature": 0.6}
+        alone = row_stats(logits, VocabShard.whole(33), **keys)
+        for shard in layouts(33, rank, ranks):
+            shared = row_stats(cases["columns"](logits, shard), shard, **keys)
+            assert torch.equal(shared.top_ids, alone.top_ids)
+            for name in ("lse", "entropy", "sampled_logprobs", "sampling_logprobs", "top_logprobs", "gathered"):
+                torch.testing.assert_close(getattr(shared, name), getattr(alone, name), atol=2e-6, rtol=2e-6)
+
+
+def traffic(rank, ranks):
+    """What travels doesn't grow with the vocabulary."""
+    sent = []
+    reduce, gather = dist.all_reduce, dist.all_gather
+    dist.all_reduce = lambda x, *a, **k: (sent.append(x.numel()), reduce(x, *a, **k))[1]
+    dist.all_gather = lambda out, x, *a, **k: (sent.append(x.numel()), gather(out, x, *a, **k))[1]
+    try:
+        rows, k, counts = 16, 4, []
+        for vocab in (ranks * 8, ranks * 512):
+            sent.clear()
+            shard = VocabShard(rank * vocab // ranks, vocab // ranks, vocab, dist.group.WORLD)
+            logits = torch.randn(rows, shard.size, requires_grad=True)
+            ids = torch.zeros(rows, k, dtype=torch.int64)
+            row_stats(logits, shard, sampled_ids=ids[:, 0], k=k, gather_ids=ids)
+            gather_logprobs(logits * 1, ids, shard).sum().backward()
+            counts.append(sum(sent))
+        # Old pass: shift, three sums, sampled and gathered, top-K twice. Training: shift, three sums, gathered.
+        assert counts == [rows * ((1 + 3 + 1 + k + 2 * k) + (1 + 3 + k))] * 2, counts
+    finally:
+        dist.all_reduce, dist.all_gather = reduce, gather
+
+
+def bad_rows(rank, ranks):
+    """NaN on one rank is seen by all."""
+    for value in (math.nan, math.inf):
+        logits = torch.randn(4, 8 * ranks)
+        logits[1, 3] = value
+        shard = VocabShard(8 * rank, 8, 8 * ranks, dist.group.WORLD)
+        leaf = cases["columns"](logits, shard).requires_grad_(True)
+        out = gather_logprobs(leaf, torch.full((4, 1), 8), shard, inplace=False)
+        assert torch.isfinite(out).flatten().tolist() == [True, False, True, True]
+        torch.where(torch.isfinite(out), out, 0.0).sum().backward()
+        assert torch.isfinite(leaf.grad).all()
+
+
+def main(rank, ranks, folder, ports):
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    for one in (traffic, bad_rows, old_pass, random, golden):
+        torch.manual_seed(0)
+        one(rank, ranks)
+    dist.destroy_process_group()
