@@ -1,0 +1,67 @@
+"""Ranks that score the same samples with the same teacher at several parallel sizes and token budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from openclaw_core.models.architecture import architecture_from_hf
+from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.teacher.scoring import TeacherScorer
+from openclaw_core.types import Candidate, Hint, Sample, SampleKind
+
+STUDENT_VOCAB, K, TEMPERATURE = 290, 4, 0.7
+RUNS = {
+    "one": (1, ParallelSizes(), 10_000),
+    "alone": (1, ParallelSizes(), 1),
+    "tp2sp": (2, ParallelSizes(tensor=2, sequence_parallel=True), 40),
+    "pp2": (2, ParallelSizes(pipeline=2), 40),
+    "dp2": (2, ParallelSizes(), 40),
+}
+
+
+def make_samples() -> list[Sample]:
+    rng = np.random.default_rng(5)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(int(x) for x in rng.integers(0, STUDENT_VOCAB, count))
+
+    samples = []
+    for i, (length, prompts) in enumerate([(4, (9, 12)), (7, (3,)), (2, (20, 21, 25))]):
+        response = ids(length)
+        samples.append(
+            Sample(
+                sample_id=f"s{i}", turn_id=f"t{i}", kind=SampleKind.OPD, reward=0.0, prompt_ids=ids(5), response_ids=response,
+                response_logprobs=(-1.0,) * length, loss_mask=(1,) * length,
+                candidates=tuple(Candidate(ids(n), Hint("h" * 12)) for n in prompts), weight_version=0,
+            )
+        )
+    return samples
+
+
+def score(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
+    samples = make_samples()
+    rng = np.random.default_rng(6)
+    wanted = [(s.sample_id, rng.integers(0, STUDENT_VOCAB, (len(s.response_ids), K))) for s in samples]
+    for (name, (world, sizes, budget)), port in zip(RUNS.items(), ports, strict=False):
+        if rank >= world:
+            continue
+        scorer = TeacherScorer(
+            architecture_from_hf(folder / "hf"), folder / "hf", sizes, Rendezvous("127.0.0.1", port, rank, world),
+            vocab=STUDENT_VOCAB, k=K, temperature=TEMPERATURE, budget=budget, dtype="fp32",
+        )
+        before = scorer.weights_hash()
+        scores = scorer.score(samples)
+        at = scorer.logprobs_at(wanted)
+        again = scorer.score(samples, candidates="first")
+        assert before == scorer.weights_hash()
+        if rank == 0:
+            out = {f"{s.sample_id}.{part}": getattr(s.top, part) for s in scores for part in ("ids", "logprobs")}
+            out |= {f"{key}.at": value for key, value in at.items()}
+            out |= {f"{s.sample_id}.first": s.top.logprobs for s in again}
+            out["tokens"] = np.array(scorer.tokens_forwarded)
+            np.savez(folder / f"{name}.npz", **out)
+        scorer.forget([s.sample_id for s in samples])
+        assert scorer.cached_bytes == 0
+        scorer.close()
