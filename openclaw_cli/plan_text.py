@@ -30,8 +30,8 @@ def plan_text(plan: Plan, console: Console) -> None:
         console,
         "Batch",
         [
-            f"{batch.samples} samples = {batch.data_parallel} data parallel x {batch.samples_per_rank} per rank",
-            f"{batch.fewest_micro_batches} to {batch.most_micro_batches} micro-batches each, of at most {batch.token_budget} tokens",
+            f"{batch.samples} samples = {batch.data_parallel} data parallel x {batch.samples_per_rank:g} each, shared by tokens",
+            f"{batch.fewest_micro_batches} to {batch.most_micro_batches} micro-batches each, at most {batch.token_budget} tokens",
             f"{batch.steps} steps, {batch.samples_in_run} samples; {batch.rest}",
             plan.staleness,
         ],

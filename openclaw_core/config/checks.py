@@ -39,6 +39,9 @@ def _lengths(config: Config) -> list[Finding]:
             "the longest sample fits into no micro-batch."
         )
         found.append((what, f"Set train.max_tokens_per_device to at least {rollout.context_length}, or lower the context."))
+    if train.dtype == "fp16":
+        what = "train.dtype is fp16, whose loss scaling would skip steps in silence, so it is not supported."
+        found.append((what, "Use bf16, or fp32 on the CPU."))
     if rollout.top_k == 0 or rollout.top_k < -1:
         found.append((f"rollout.top_k is {rollout.top_k}, which keeps no token.", "Set -1 for no filter, or at least 1."))
     return found

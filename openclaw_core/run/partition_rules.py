@@ -44,9 +44,9 @@ def _megatron_violations(role: str, shape: Shape, config: Config, arch: Architec
         found.append(
             (f"{key}.devices is {shape.devices}, no multiple of {sizes}.", f"Use a multiple of {cut}, or smaller parallel sizes.")
         )
-    elif role == "actor" and config.train.batch_size % shape.data:
-        what = f"train.batch_size is {config.train.batch_size}, no multiple of the actor's {shape.data} data parallel ranks."
-        found.append((what, f"Use a multiple of {shape.data}, or another partition.actor.devices."))
+    elif role == "actor" and shape.data > config.train.batch_size:
+        what = f"The actor has {shape.data} data parallel ranks, but train.batch_size is {config.train.batch_size}: some would idle."
+        found.append((what, "Use fewer partition.actor.devices or a larger batch."))
     if shape.unit > per_node:
         found.append(
             (

@@ -46,11 +46,15 @@ class RolePlan:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Arithmetic of one optimizer step. micro-batches are per rank: fewest and most, by the lengths of the samples."""
+    """Arithmetic of one optimizer step.
+
+    Samples are shared by tokens, so samples_per_rank is a mean. Micro-batches are per rank: fewest when all samples fit
+    into one, most when every sample has the longest length.
+    """
 
     samples: int
     data_parallel: int
-    samples_per_rank: int
+    samples_per_rank: float
     token_budget: int
     longest_sample: int
     fewest_micro_batches: int
@@ -189,16 +193,16 @@ def stated_architecture(source: ModelSource) -> Architecture | None:
 def batch_plan(config: Config, data_parallel: int) -> BatchPlan:
     """How a batch of samples is shared by the data parallel ranks and cut by the token budget."""
     train, longest = config.train, config.rollout.context_length
-    per_rank = -(-train.batch_size // data_parallel)
+    share = -(-train.batch_size // data_parallel)
     at_once = max(train.max_tokens_per_device // longest, 1)
     return BatchPlan(
         samples=train.batch_size,
         data_parallel=data_parallel,
-        samples_per_rank=per_rank,
+        samples_per_rank=train.batch_size / data_parallel,
         token_budget=train.max_tokens_per_device,
         longest_sample=longest,
         fewest_micro_batches=1,
-        most_micro_batches=math.ceil(per_rank / at_once),
+        most_micro_batches=math.ceil(share / at_once),
         steps=train.steps,
         samples_in_run=train.steps * train.batch_size,
     )
@@ -367,10 +371,11 @@ def _host_bytes(roles: dict[str, RolePlan], config: Config) -> dict[int, int]:
 
 
 def _notes(config: Config, idle: dict[str, str], free: dict[int, tuple[int, ...]]) -> list[str]:
-    notes = [
-        f"No {role}: {reason}; its {getattr(config.partition, role).devices} devices are given back."
-        for role, reason in idle.items()
-    ]
+    notes = []
+    for role, reason in idle.items():
+        held = getattr(config.partition, role).devices
+        given = f"; its {held} device{'s are' if held > 1 else ' is'} given back" if held else ""
+        notes.append(f"No {role}: {reason}{given}.")
     left = [f"node {node}: {', '.join(map(str, ids))}" for node, ids in free.items() if ids]
     if left:
         notes.append(f"Devices without a role: {'; '.join(left)}.")

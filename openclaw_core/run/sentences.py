@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from openclaw_core.config.schema import Config
+from openclaw_core.loss.needs import needs
 
 Mode = Literal["hybrid", "opd", "grpo"]
 SUPPORTS = {
@@ -56,8 +57,13 @@ def _opd(config: Config) -> str:
 def logprob_sources(config: Config) -> dict[str, str]:
     """Where each log-prob comes from, at which temperature, and what it is for."""
     loss, rollout = config.loss, config.rollout
+    own = (
+        "the trainer's own pass at the start of the step"
+        if needs(loss).at_student
+        else "the training pass itself, before the step"
+    )
     sources = {
-        "old": f"the trainer's own pass at the start of the step, temperature {loss.temperature:g}: denominator of the ratio",
+        "old": f"{own}, temperature {loss.temperature:g}: denominator of the ratio",
         "current": f"the pass that is differentiated, temperature {loss.temperature:g}",
         "rollout": f"the engine's at its sampling temperature {rollout.temperature:g}: compared with old, never trained on",
     }

@@ -1,0 +1,99 @@
+"""The frame: start-up, flags before and after a command, exit codes, errors as sentences, nothing on stdout but data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = [sys.executable, "-m", "openclaw_cli"]
+HEAVY = {"torch", "ray", "transformers", "megatron", "numpy", "pydantic"}
+
+
+def run(*args: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("OPENCLAW", "CUDA_VISIBLE"))}
+    return subprocess.run([*PROGRAM, *args], capture_output=True, text=True, cwd=cwd, env={**clean, **env}, check=False)
+
+
+def test_help_imports_nothing_heavy_and_starts_fast() -> None:
+    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "openclaw_cli", "--help"], capture_output=True, text=True, check=True)
+    imported = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert not imported & HEAVY
+    best = min(_seconds("--help") for _ in range(5))
+    assert best < 0.3, f"openclaw --help took {best:.2f} s"
+
+
+def _seconds(*args: str) -> float:
+    start = time.perf_counter()
+    run(*args)
+    return time.perf_counter() - start
+
+
+def test_every_command_has_worked_examples() -> None:
+    commands = [line.split()[0] for line in run("--help").stdout.split("Commands:")[1].split("Examples:")[0].splitlines() if line.strip()]
+    assert {"train", "serve", "profiles"} <= set(commands)
+    for command in commands:
+        shown = run(command, "--help")
+        assert shown.returncode == 0
+        assert f"openclaw {command}" in shown.stdout, f"{command} has no example"
+
+
+@pytest.mark.parametrize("args", [["--json", "profiles", "list"], ["profiles", "--json", "list"], ["profiles", "list", "--json"]])
+def test_json_before_and_after_the_command(args: list[str]) -> None:
+    done = run(*args)
+    assert "tiny-cpu" in [entry["name"] for entry in json.loads(done.stdout)["profiles"]]
+    assert done.stderr == ""
+
+
+def test_quiet_prints_the_shortest_form() -> None:
+    assert run("profiles", "list", "--quiet").stdout.split() == ["qwen3-4b-grpo", "qwen3-4b-opd", "qwen3-4b-topk", "tiny-cpu"]
+
+
+def test_json_and_quiet_exclude_each_other() -> None:
+    done = run("--json", "profiles", "list", "--quiet")
+    assert done.returncode == 2
+    assert "exclude each other" in done.stderr
+
+
+@pytest.mark.parametrize("args", [["nope"], ["train", "--nope"], ["profiles", "show"], ["train"], ["train", "-p", "nope"], []])
+def test_wrong_usage_exits_2_and_says_nothing_on_stdout(args: list[str]) -> None:
+    done = run(*args)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    if args:
+        assert done.stdout == ""
+        assert done.stderr
+
+
+def test_version() -> None:
+    assert run("--version").stdout.startswith("openclaw-rl ")
+
+
+def test_errors_are_json_where_data_is() -> None:
+    done = run("train", "-p", "qwen3-4b-topk", "--set", "partition.actor.devices=6", "--dry-run", "--json")
+    assert done.returncode == 2
+    body = json.loads(done.stderr.splitlines()[-1])
+    assert body["findings"][-1]["remedy"] == "--set partition.actor.devices=4"
+
+
+def test_debug_adds_the_traceback() -> None:
+    assert "Traceback" in run("train", "-p", "nope", OPENCLAW_DEBUG="1").stderr
+    assert "Traceback" not in run("train", "-p", "nope", OPENCLAW_DEBUG="0").stderr
+
+
+def test_no_colours_and_no_markup_in_a_pipe() -> None:
+    done = run("profiles", "show", "tiny-cpu", "--set", "description=[bold]x[/bold]")
+    assert "\x1b[" not in done.stdout
+    assert "[bold]x[/bold]" in done.stdout
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    done = subprocess.run(f"{sys.executable} -m openclaw_cli profiles schema | head -n 1", shell=True, capture_output=True, text=True, check=False)
+    assert done.stdout == "{\n"
+    assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr
