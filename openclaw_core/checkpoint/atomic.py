@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from openclaw_core.checkpoint.manifest import sync
+from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, TRACKER
 from openclaw_core.errors import UserError
 
-PARTIAL, OLD, LOCK = ".partial", ".old", ".lock"
+_MARKS = {"config.json", ".metadata", "metadata.json", TRACKER, MANIFEST}
 
 
 @contextmanager
@@ -30,6 +31,7 @@ def new_folder(target: Path, *, overwrite: bool, needed_bytes: int) -> Iterator[
             old.rename(target)
         if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
             raise UserError(f"{target} exists.", "Choose another place, or pass --overwrite.")
+        _check_replaceable(target)
         for leftover in (partial, old):
             if leftover.exists():
                 shutil.rmtree(leftover)
@@ -68,6 +70,15 @@ def _lock(target: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def _check_replaceable(target: Path) -> None:
+    """What is replaced must look like a checkpoint: --overwrite is no way to lose other files."""
+    if not target.exists():
+        return
+    names = [path.name for path in target.iterdir()] if target.is_dir() else [target.name]
+    if names and not any(name in _MARKS or name.endswith((".safetensors", ".distcp")) for name in names):
+        raise UserError(f"{target} isn't a checkpoint, so it isn't overwritten.", "Choose another place, or remove it yourself.")
+
+
 def _make_parent(target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +91,10 @@ def _make_parent(target: Path) -> None:
 def _check_disk(target: Path, needed: int) -> None:
     free = shutil.disk_usage(target.parent).free
     if free < needed:
-        raise UserError(f"{target.parent} has {free / 1e9:.1f} GB free, the result takes {needed / 1e9:.1f} GB.", "Make room or choose another disk.")
+        raise UserError(
+            f"{target.parent} has {free / 1e9:.1f} GB free, the result takes {needed / 1e9:.1f} GB.",
+            "Make room or choose another disk.",
+        )
 
 
 def _sync_tree(folder: Path) -> None:

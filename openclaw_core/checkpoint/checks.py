@@ -52,7 +52,10 @@ def check_head(reader: HfReader, arch: Architecture) -> dict[str, str]:
             )
         return {HEAD: f"a copy of {EMBEDDING}, which the config ties it to"}
     if not arch.tied and HEAD not in reader.entries:
-        raise UserError(f"{reader.folder}: tie_word_embeddings=false, but there is no {HEAD}.", "Set it to true if the model ties its head, else fetch the weights again.")
+        raise UserError(
+            f"{reader.folder}: tie_word_embeddings=false, but there is no {HEAD}.",
+            "Set it to true if the model ties its head, else fetch the weights again.",
+        )
     return {}
 
 
@@ -66,7 +69,8 @@ def check_rope_buffers(reader: HfReader, arch: Architecture) -> dict[str, str]:
         expected = arch.rope_theta ** -(torch.arange(0, arch.head_dim, 2, dtype=torch.float64) / arch.head_dim)
         if arch.rope_scaling is None and (stored.shape != expected.shape or not torch.allclose(stored, expected, rtol=1e-2)):
             raise UserError(
-                f"{reader.folder}: {name} isn't made from the config's rope base {arch.rope_theta:g}.", "Correct rope_theta in config.json."
+                f"{reader.folder}: {name} isn't made from the config's rope base {arch.rope_theta:g}.",
+                "Correct rope_theta in config.json.",
             )
         left_out[name] = "computed from the rope base"
     return left_out
@@ -78,7 +82,9 @@ def _same_tensor(reader: HfReader, first: str, second: str) -> bool:
         return False
     step = max(1, PIECE_BYTES // max(1, (a.stop - a.start) // a.shape[0]))
     rows = range(0, a.shape[0], step)
-    return all(same_bits(*(reader.read(name, (start, min(start + step, a.shape[0]))) for name in (first, second))) for start in rows)
+    return all(
+        same_bits(*(reader.read(name, (start, min(start + step, a.shape[0]))) for name in (first, second))) for start in rows
+    )
 
 
 def check_tokenizer(folder: Path, arch: Architecture) -> None:
@@ -95,5 +101,6 @@ def check_tokenizer(folder: Path, arch: Architecture) -> None:
         raise UserError(f"{path} can't be read: {error}.", "Fetch the tokenizer again.") from None
     if ids and max(ids) >= arch.vocab:
         raise UserError(
-            f"{folder}: the tokenizer has id {max(ids)}, the embedding {arch.vocab} rows (vocab_size).", "Take tokenizer and config from the same release."
+            f"{folder}: the tokenizer has id {max(ids)}, the embedding {arch.vocab} rows (vocab_size).",
+            "Take tokenizer and config from the same release.",
         )

@@ -18,15 +18,24 @@ from openclaw_core.checkpoint.atomic import new_folder
 from openclaw_core.checkpoint.checks import check_expected, check_head, check_rope_buffers, check_tokenizer
 from openclaw_core.checkpoint.families import EXTRA_STATES, RULES
 from openclaw_core.checkpoint.hf import HfReader, HfWriter
-from openclaw_core.checkpoint.manifest import HF_FOLDER, Manifest, copy_companions, write_manifest, write_synced
-from openclaw_core.checkpoint.mapping import Layout, Mapping, Shape, build_mapping, check_names, model_tensors, sniff_layout
+from openclaw_core.checkpoint.manifest import Manifest, copy_companions, write_manifest, write_synced
+from openclaw_core.checkpoint.mapping import Layout, Mapping, Shape, Unit, build_mapping, check_names, model_tensors, sniff_layout
+from openclaw_core.checkpoint.names import HF_FOLDER, TRACKER
 from openclaw_core.checkpoint.sniff import Found, carried_config, sniff
-from openclaw_core.checkpoint.torch_dist import TRACKER, Part, TorchDistReader, empty_extra_state, write_folder
+from openclaw_core.checkpoint.torch_dist import Part, TorchDistReader, empty_extra_state, write_folder
 from openclaw_core.checkpoint.verify import Progress, TensorCheck, compare
 from openclaw_core.errors import Findings, UsageError, UserError
-from openclaw_core.models.architecture import VOCAB_DIVISOR, Architecture, architecture_from_config, padded_vocab, read_config, text_config
+from openclaw_core.models.architecture import (
+    VOCAB_DIVISOR,
+    Architecture,
+    architecture_from_config,
+    padded_vocab,
+    read_config,
+    text_config,
+)
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+COMMON = {"checkpoint_version": 3.0, "iteration": 0}
 Target = Literal["hf", "torch_dist"]
 
 
@@ -88,7 +97,9 @@ def plan_conversion(
     _check_request(found, place, to, tp, divisor, dtype)
     folder = Path(hf_config) if hf_config is not None else carried_config(found)
     if folder is None:
-        raise UserError(f"{source} carries no Hugging Face config.", "Name the folder of the model it came from with --hf-config.")
+        raise UserError(
+            f"{source} carries no Hugging Face config.", "Name the folder of the model it came from with --hf-config."
+        )
     arch = architecture_from_config(read_config(folder), str(folder))
     check_expected(arch, expect or {})
     check_tokenizer(folder, arch)
@@ -116,7 +127,9 @@ def _check_request(found: Found, target: Path, to: Target, tp: int, divisor: int
     problems: list[tuple[str, str]] = []
     if to == found.kind:
         kind = "a Hugging Face folder" if to == "hf" else "a torch_dist checkpoint"
-        problems.append((f"{found.root} already is {kind}.", f"Use it as it is, or convert to {'torch_dist' if to == 'hf' else 'hf'}."))
+        problems.append(
+            (f"{found.root} already is {kind}.", f"Use it as it is, or convert to {'torch_dist' if to == 'hf' else 'hf'}.")
+        )
     if tp < 1 or divisor < 1:
         problems.append((f"Tensor-parallel size {tp} and divisor {divisor} must be at least 1.", "Leave them at their defaults."))
     if dtype is not None and dtype not in DTYPES:
@@ -129,7 +142,14 @@ def _check_request(found: Found, target: Path, to: Target, tp: int, divisor: int
 
 
 def _plan_import(
-    found: Found, target: Path, folder: Path, arch: Architecture, tp: int, divisor: int, dtype: torch.dtype | None, allow: tuple[str, ...]
+    found: Found,
+    target: Path,
+    folder: Path,
+    arch: Architecture,
+    tp: int,
+    divisor: int,
+    dtype: torch.dtype | None,
+    allow: tuple[str, ...],
 ) -> Plan:
     reader = HfReader(found.folder)
     layout = Layout(padded_vocab(arch.vocab, divisor, tp))
@@ -145,13 +165,23 @@ def _plan_import(
 
 
 def _plan_export(
-    found: Found, target: Path, folder: Path, arch: Architecture, tp: int, divisor: int, dtype: torch.dtype | None, allow: tuple[str, ...]
+    found: Found,
+    target: Path,
+    folder: Path,
+    arch: Architecture,
+    tp: int,
+    divisor: int,
+    dtype: torch.dtype | None,
+    allow: tuple[str, ...],
 ) -> Plan:
     reader = TorchDistReader(found.folder)
     present: dict[str, Shape] = {name: reader.contents.tensors[name].shape for name in model_tensors(reader.contents.tensors)}
     layout = sniff_layout(present)
     if layout.padded < arch.vocab:
-        raise UserError(f"{found.folder} has {layout.padded} embedding rows, {folder}/config.json says vocab_size={arch.vocab}.", "Name the config of the model it came from.")
+        raise UserError(
+            f"{found.folder} has {layout.padded} embedding rows, {folder}/config.json says vocab_size={arch.vocab}.",
+            "Name the config of the model it came from.",
+        )
     mapping = build_mapping(RULES[arch.family], arch, layout)
     allowed = check_names(str(found.root), mapping.stored, present, allow, f"The architecture is {folder}/config.json.")
     stored_dtypes = {name: reader.contents.tensors[name].dtype for name in mapping.stored}
@@ -169,8 +199,16 @@ def _one_dtype_each(mapping: Mapping, hf_dtypes: dict[str, torch.dtype], where: 
     seen: dict[str, set[torch.dtype]] = {}
     for unit in mapping.units:
         seen.setdefault(unit.stored, set()).update(hf_dtypes[source.name] for source in unit.slices)
-    mixed = [(f"{name} would mix {', '.join(sorted(map(str, dtypes)))}.", "Pass --dtype.") for name, dtypes in seen.items() if len(dtypes) > 1]
-    wrong = [(f"{name} is {next(iter(dtypes))}.", "Use a bf16, fp16 or fp32 release.") for name, dtypes in seen.items() if not dtypes <= set(DTYPES.values())]
+    mixed = [
+        (f"{name} would mix {', '.join(sorted(map(str, dtypes)))}.", "Pass --dtype.")
+        for name, dtypes in seen.items()
+        if len(dtypes) > 1
+    ]
+    wrong = [
+        (f"{name} is {next(iter(dtypes))}.", "Use a bf16, fp16 or fp32 release.")
+        for name, dtypes in seen.items()
+        if not dtypes <= set(DTYPES.values())
+    ]
     if mixed or wrong:
         raise Findings(f"{where}: dtypes can't be kept.", mixed + wrong)
     return {name: next(iter(dtypes)) for name, dtypes in seen.items()}
@@ -181,7 +219,7 @@ def _write_torch_dist(plan: Plan, folder: Path, verify: bool, progress: Progress
     inner = folder / "release"
     done = 0
 
-    def part(unit) -> Part:
+    def part(unit: Unit) -> Part:
         def produce() -> torch.Tensor:
             nonlocal done
             box = unit.pack([reader.read(source.name, source.rows) for source in unit.slices], plan.stored_dtypes[unit.stored])
@@ -193,10 +231,10 @@ def _write_torch_dist(plan: Plan, folder: Path, verify: bool, progress: Progress
         return Part(unit.stored, unit.offsets, unit.sizes, produce)
 
     shapes = {name: (shape, plan.stored_dtypes[name]) for name, shape in plan.mapping.stored.items()}
-    write_folder(inner, shapes, map(part, plan.mapping.units), _extra_states(plan.architecture.layers), _common(plan))
+    write_folder(inner, shapes, map(part, plan.mapping.units), _extra_states(plan.architecture.layers), COMMON)
     write_synced(folder / TRACKER, "release")
     hashes = copy_companions(plan.config_folder, folder / HF_FOLDER)
-    checks = compare(plan.mapping, reader, TorchDistReader(inner), progress) if verify else ()
+    checks = compare(plan.mapping, reader, TorchDistReader(inner), "torch_dist", progress) if verify else ()
     _finish(plan, folder, checks, hashes)
     return checks
 
@@ -218,7 +256,7 @@ def _write_hf(plan: Plan, folder: Path, verify: bool, progress: Progress | None)
     finally:
         writer.close()
     hashes = copy_companions(plan.config_folder, folder, _edited_config(plan))
-    checks = compare(plan.mapping, HfReader(folder), reader, progress) if verify else ()
+    checks = compare(plan.mapping, HfReader(folder), reader, "hf", progress) if verify else ()
     _finish(plan, folder, checks, hashes)
     return checks
 
@@ -232,7 +270,10 @@ def _finish(plan: Plan, folder: Path, checks: tuple[TensorCheck, ...], companion
         name: {"shape": list(shape), "dtype": str(plan.hf_dtypes[name]).removeprefix("torch."), "sha256": sums.get(name)}
         for name, shape in plan.mapping.hf.items()
     }
-    vocabulary = {"real": plan.architecture.vocab, "padded": plan.layout.padded if plan.to == "torch_dist" else plan.architecture.vocab}
+    vocabulary = {
+        "real": plan.architecture.vocab,
+        "padded": plan.layout.padded if plan.to == "torch_dist" else plan.architecture.vocab,
+    }
     facts = dataclasses.asdict(plan.architecture)
     write_manifest(folder, Manifest(plan.to, str(plan.source.folder.absolute()), facts, vocabulary, tensors, companions))
 
@@ -240,11 +281,11 @@ def _finish(plan: Plan, folder: Path, checks: tuple[TensorCheck, ...], companion
 def _extra_states(layers: int) -> dict[str, bytes]:
     """The empty extra states that megatron's layers ask for when they load, with and without Transformer Engine."""
     empty = empty_extra_state()
-    return {f"decoder.layers.{module}._extra_state/shard_{layer}_{layers}": empty for module in EXTRA_STATES for layer in range(layers)}
-
-
-def _common(plan: Plan) -> dict[str, object]:
-    return {"checkpoint_version": 3.0, "iteration": 0, "openclaw": {"architecture": dataclasses.asdict(plan.architecture), "tp": plan.tp}}
+    return {
+        f"decoder.layers.{module}._extra_state/shard_{layer}_{layers}": empty
+        for module in EXTRA_STATES
+        for layer in range(layers)
+    }
 
 
 def _edited_config(plan: Plan) -> dict[str, str]:

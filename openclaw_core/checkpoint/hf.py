@@ -20,8 +20,18 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_FILE_BYTES = 5 * 10**9
 _DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "I32": torch.int32,
-    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _PICKLES = re.compile(r"(pytorch_model.*\.bin|model.*\.(pt|pth|bin)|.*\.ckpt|consolidated.*\.pth)(\.index\.json)?$")
@@ -47,7 +57,9 @@ class HfReader:
         for path in weight_files(folder):
             for name, entry in read_header(path).items():
                 if name in self.entries:
-                    raise UserError(f"{folder}: {name} is in {self.entries[name].file.name} and in {path.name}.", "Keep one set of weights.")
+                    raise UserError(
+                        f"{folder}: {name} is in {self.entries[name].file.name} and in {path.name}.", "Keep one set of weights."
+                    )
                 self.entries[name] = entry
         _check_index(folder, self.entries)
 
@@ -69,9 +81,9 @@ def map_tensor(path: Path, start: int, stop: int, dtype: torch.dtype, shape: tup
     page = start - start % mmap.ALLOCATIONGRANULARITY
     with path.open("rb") as file:
         region = mmap.mmap(file.fileno(), stop - page, access=mmap.ACCESS_COPY, offset=page)
-    return torch.frombuffer(region, dtype=torch.uint8, offset=start - page, count=stop - start).view(dtype).reshape(shape) if (
-        start % dtype.itemsize == 0
-    ) else torch.frombuffer(bytearray(region[start - page :]), dtype=dtype).reshape(shape)
+    if start % dtype.itemsize:  # only a file that mixes dtypes can leave a tensor unaligned
+        return torch.frombuffer(bytearray(region[start - page :]), dtype=dtype).reshape(shape)
+    return torch.frombuffer(region, dtype=dtype, offset=start - page).reshape(shape)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -85,21 +97,29 @@ def weight_files(folder: Path) -> list[Path]:
         if pickles:
             raise UserError(
                 f"{folder} holds its weights as pickle ({pickles[0]}), which can run code when read.",
-                "Take the release's safetensors, or load it where you trust it and save_pretrained(..., safe_serialization=True).",
+                "Take the release's safetensors, or load it where you trust it and save_pretrained() it as safetensors.",
             )
         raise UserError(f"{folder} holds no *.safetensors weights.", "Fetch the model's weights into it.")
     if pickles:
-        raise UserError(f"{folder} holds two sets of weights: {pickles[0]} and {found[0]}.", f"Remove {pickles[0]} (or move the folder's safetensors away).")
+        raise UserError(
+            f"{folder} holds two sets of weights: {pickles[0]} and {found[0]}.",
+            f"Remove {pickles[0]} (or move the folder's safetensors away).",
+        )
     index = folder / INDEX
     if not index.is_file():
         if len(found) > 1:
-            raise UserError(f"{folder} holds {len(found)} safetensors files ({', '.join(found[:3])}, ...) but no {INDEX}.", "Fetch the index too.")
+            raise UserError(
+                f"{folder} holds {len(found)} safetensors files ({', '.join(found[:3])}, ...) but no {INDEX}.",
+                "Fetch the index too.",
+            )
         return [folder / found[0]]
     named = sorted(set(_index(index).values()))
     missing = [name for name in named if name not in found]
     extra = [name for name in found if name not in named]
     if missing:
-        raise UserError(f"{folder} is incomplete: {INDEX} names {', '.join(missing)}, which isn't there.", "Fetch the model again.")
+        raise UserError(
+            f"{folder} is incomplete: {INDEX} names {', '.join(missing)}, which isn't there.", "Fetch the model again."
+        )
     if extra:
         raise UserError(f"{folder} holds two sets of weights: {INDEX} doesn't name {', '.join(extra)}.", "Keep one set.")
     return [folder / name for name in named]
@@ -147,8 +167,14 @@ def _check_index(folder: Path, entries: dict[str, Entry]) -> None:
     if not path.is_file():
         return
     weights = _index(path)
-    problems = [(f"{name} is listed for {file} but isn't there.", "") for name, file in weights.items() if name not in entries or entries[name].file.name != file]
-    problems += [(f"{name} is in {entry.file.name} but not listed.", "") for name, entry in entries.items() if name not in weights]
+    problems = [
+        (f"{name} is listed for {file} but isn't there.", "")
+        for name, file in weights.items()
+        if name not in entries or entries[name].file.name != file
+    ]
+    problems += [
+        (f"{name} is in {entry.file.name} but not listed.", "") for name, entry in entries.items() if name not in weights
+    ]
     if problems:
         raise Findings(f"{path} disagrees with the files beside it; fetch the model again.", problems)
 
@@ -159,7 +185,9 @@ class HfWriter:
     shapes maps names to (shape, dtype); files hold at most max_file_bytes each, with an index when there are several.
     """
 
-    def __init__(self, folder: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], max_file_bytes: int = MAX_FILE_BYTES) -> None:
+    def __init__(
+        self, folder: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], max_file_bytes: int = MAX_FILE_BYTES
+    ) -> None:
         self._entries: dict[str, Entry] = {}
         self._handles: dict[Path, int] = {}
         groups = list(_grouped(shapes, max_file_bytes))
@@ -169,7 +197,9 @@ class HfWriter:
         if len(groups) > 1:
             total = sum(entry.stop - entry.start for entry in self._entries.values())
             weights = {name: entry.file.name for name, entry in self._entries.items()}
-            (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weights}, indent=2), encoding="utf-8")
+            (folder / INDEX).write_text(
+                json.dumps({"metadata": {"total_size": total}, "weight_map": weights}, indent=2), encoding="utf-8"
+            )
 
     def write(self, name: str, tensor: torch.Tensor, first_row: int = 0) -> None:
         """Puts rows of a tensor, from first_row on, in their place."""

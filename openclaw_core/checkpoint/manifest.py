@@ -10,14 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from openclaw_core.checkpoint.names import HF_FOLDER, MANIFEST
+from openclaw_core.checkpoint.sniff import own_places
 from openclaw_core.errors import UserError
 
-MANIFEST = "openclaw.json"
 FORMAT = 1
-HF_FOLDER = "hf"
 _COMPANIONS = (
-    "config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-    "chat_template*", "*.jinja", "*.model", "LICENSE*", "*.py",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "*.jinja",
+    "*.model",
+    "LICENSE*",
+    "*.py",
 )
 
 
@@ -40,11 +50,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest in folder or the folder above it; None when there is none.
+    """The manifest of a checkpoint, given its root or its folder with .metadata; None when there is none.
 
     Raises UserError when it can't be read or doesn't say that it is complete.
     """
-    for place in (folder, folder.parent):
+    for place in own_places(folder):
         path = place / MANIFEST
         if not path.is_file():
             continue
@@ -87,9 +97,11 @@ def carry(source: str | Path, target: str | Path) -> None:
     """
     origin, place = Path(source), Path(target)
     manifest = read_manifest(origin)
-    root = next((folder for folder in (origin, origin.parent) if (folder / HF_FOLDER / "config.json").is_file()), None)
+    root = next((folder for folder in own_places(origin) if (folder / HF_FOLDER / "config.json").is_file()), None)
     if manifest is None or root is None:
-        raise UserError(f"{origin} carries no {MANIFEST} and {HF_FOLDER}/config.json.", "Convert it with `openclaw convert-ckpt`.")
+        raise UserError(
+            f"{origin} carries no {MANIFEST} and {HF_FOLDER}/config.json.", "Convert it with `openclaw convert-ckpt`."
+        )
     hashes = copy_companions(root / HF_FOLDER, place / HF_FOLDER)
     write_manifest(place, Manifest("torch_dist", str(origin), manifest.architecture, manifest.vocabulary, {}, hashes))
 

@@ -15,6 +15,7 @@ from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import Architecture
 
 Shape = tuple[int, ...]
+AS_IT_IS: Kind = Replicated()
 LAYER = "{layer}."
 SKIPPED = ("optimizer.", "chained_", "rng_state", "rerun_state_machine_state", "opt_param_scheduler")
 
@@ -29,7 +30,7 @@ class Rule:
 
     megatron: str
     hf: dict[str, tuple[str, ...]]
-    kind: Kind = Replicated()
+    kind: Kind = AS_IT_IS
     when: Callable[[Architecture], bool] = lambda arch: True
     aliases: tuple[str, ...] = ()
 
@@ -83,7 +84,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Mapping:
-    """Every tensor on both sides, with its shape, and the units that tie them. sources names the stored tensor of each HF tensor."""
+    """Every tensor on both sides, with its shape, and the units that tie them.
+
+    sources names the stored tensor of each Hugging Face tensor.
+    """
 
     architecture: Architecture
     units: tuple[Unit, ...]
@@ -135,8 +139,12 @@ def _unit(fqn: str, piece: Piece, names: list[str], rest: Shape, kind: Kind, arc
 
 def _resolve_shape(symbols: tuple[str, ...], arch: Architecture) -> Shape:
     values = {
-        "h": arch.hidden, "q": arch.heads * arch.head_dim, "kv": arch.kv_heads * arch.head_dim,
-        "d": arch.head_dim, "f": arch.ffn, "v": arch.vocab,
+        "h": arch.hidden,
+        "q": arch.heads * arch.head_dim,
+        "kv": arch.kv_heads * arch.head_dim,
+        "d": arch.head_dim,
+        "f": arch.ffn,
+        "v": arch.vocab,
     }
     return tuple(values[symbol] for symbol in symbols)
 
@@ -155,7 +163,10 @@ def sniff_layout(stored: dict[str, Shape]) -> Layout:
     """
     embedding = stored.get("embedding.word_embeddings.weight")
     if embedding is None:
-        raise UserError("The checkpoint holds no embedding.word_embeddings.weight.", "It must hold a whole language model of megatron-core's GPTModel.")
+        raise UserError(
+            "The checkpoint holds no embedding.word_embeddings.weight.",
+            "It must hold a whole language model of megatron-core's GPTModel.",
+        )
     stacked = not any(re.match(r"decoder\.layers\.\d+\.", name) for name in stored)
     names = frozenset(re.sub(r"^decoder\.layers\.\d+\.", "decoder.layers.", name) for name in stored)
     return Layout(embedding[0], stacked, any(name.endswith("linear_fc1.weight_w") for name in stored), names)
@@ -166,7 +177,9 @@ def model_tensors(stored: Iterable[str]) -> Iterator[str]:
     return (name for name in stored if not name.startswith(SKIPPED))
 
 
-def check_names(title: str, expected: dict[str, Shape], present: dict[str, Shape], allow: Iterable[str] = (), remedy: str = "") -> list[str]:
+def check_names(
+    title: str, expected: dict[str, Shape], present: dict[str, Shape], allow: Iterable[str] = (), remedy: str = ""
+) -> list[str]:
     """Every expected tensor must be present in its shape, and nothing else unless an allow pattern (glob) covers it.
 
     Returns the allowed extra names; raises Findings that lists every missing, unknown and misshapen tensor.
@@ -196,12 +209,12 @@ def _summed(names: list[str], most: int = 40) -> list[str]:
         number = re.search(r"\.(\d+)\.", name)
         key = name if number is None else f"{name[: number.start(1)]}{{}}{name[number.end(1) :]}"
         groups.setdefault(key, []).append(-1 if number is None else int(number.group(1)))
-    lines = []
-    for key, layers in groups.items():
-        if layers == [-1]:
-            lines.append(key)
-        elif len(layers) == 1:
-            lines.append(key.replace("{}", str(layers[0])))
-        else:
-            lines.append(f"{key.replace('{}', ','.join(map(str, layers)) if len(layers) < 4 else f'{min(layers)}..{max(layers)}')} ({len(layers)} layers)")
+    lines = [_folded(key, layers) for key, layers in groups.items()]
     return lines if len(lines) <= most else [*lines[:most], f"... and {len(lines) - most} more"]
+
+
+def _folded(key: str, layers: list[int]) -> str:
+    if len(layers) == 1:
+        return key.replace("{}", str(layers[0]))
+    span = ",".join(map(str, layers)) if len(layers) < 4 else f"{min(layers)}..{max(layers)}"
+    return f"{key.replace('{}', span)} ({len(layers)} layers)"

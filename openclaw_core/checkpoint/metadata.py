@@ -15,8 +15,14 @@ from openclaw_core.errors import UserError
 _CHECKPOINT = "torch.distributed.checkpoint."
 _CLASSES = {
     _CHECKPOINT + "metadata": {
-        "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
-        "StorageMeta", "_MEM_FORMAT_ENCODING",
+        "Metadata",
+        "MetadataIndex",
+        "TensorStorageMetadata",
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "TensorProperties",
+        "StorageMeta",
+        "_MEM_FORMAT_ENCODING",
     },
     _CHECKPOINT + "filesystem": {"_StorageInfo"},
     _CHECKPOINT + "planner": {"SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData"},
@@ -85,9 +91,13 @@ def read_contents(folder: Path) -> Contents:
             metadata = _load(file)
         return _contents(folder, metadata)
     except FileNotFoundError:
-        raise UserError(f"{folder} has no .metadata: it isn't a complete torch_dist checkpoint.", "Convert or save it again.") from None
+        raise UserError(
+            f"{folder} has no .metadata: it isn't a complete torch_dist checkpoint.", "Convert or save it again."
+        ) from None
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, TypeError) as error:
-        raise UserError(f"{path} can't be read: {error}.", "The checkpoint is damaged or not a torch_dist one; convert or save it again.") from None
+        raise UserError(
+            f"{path} can't be read: {error}.", "The checkpoint is damaged or not a torch_dist one; convert or save it again."
+        ) from None
 
 
 def _load(file: IO[bytes]) -> Any:
@@ -95,7 +105,10 @@ def _load(file: IO[bytes]) -> Any:
 
 
 def _contents(folder: Path, metadata: Any) -> Contents:
-    places = {(index.fqn, tuple(index.offset) if index.offset is not None else None): info for index, info in metadata.storage_data.items()}
+    places = {
+        (index.fqn, tuple(index.offset) if index.offset is not None else None): info
+        for index, info in metadata.storage_data.items()
+    }
     _check_files(folder, list(places.values()))
     tensors: dict[str, Stored] = {}
     objects: dict[str, tuple[str, int, int]] = {}

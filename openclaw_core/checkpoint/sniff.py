@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from openclaw_core.checkpoint.atomic import OLD, PARTIAL
+from openclaw_core.checkpoint.names import HF_FOLDER, OLD, PARTIAL, TRACKER
 from openclaw_core.errors import UserError
 
 Kind = Literal["hf", "torch_dist"]
-TRACKER = "latest_checkpointed_iteration.txt"
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,11 @@ def sniff(path: str | Path, step: int | None = None) -> Found:
     """
     root = Path(path).expanduser()
     if not root.exists():
-        hub = "Download it first: `hf download ORG/MODEL --local-dir FOLDER`." if str(path).count("/") == 1 and not str(path).startswith((".", "/", "~")) else "Check the path."
+        hub = (
+            "Download it first: `hf download ORG/MODEL --local-dir FOLDER`."
+            if str(path).count("/") == 1 and not str(path).startswith((".", "/", "~"))
+            else "Check the path."
+        )
         raise UserError(f"{path} doesn't exist.", hub)
     if not root.is_dir():
         raise UserError(f"{path} is a file.", "Name the folder of a Hugging Face model or a torch_dist checkpoint.")
@@ -38,7 +41,9 @@ def sniff(path: str | Path, step: int | None = None) -> Found:
     if (root / "run.json").is_file():
         return _from_run(root, step)
     if step is not None:
-        raise UserError(f"{path} isn't a run folder, so there is no step {step} in it.", "Leave --step out, or name a run folder.")
+        raise UserError(
+            f"{path} isn't a run folder, so there is no step {step} in it.", "Leave --step out, or name a run folder."
+        )
     return _from_folder(root)
 
 
@@ -72,10 +77,25 @@ def _describe(root: Path, names: set[str]) -> str:
     return "neither config.json with *.safetensors (Hugging Face) nor .metadata (torch_dist) is there. Check the path."
 
 
+def resolve(path: str | Path) -> Path:
+    """The folder that holds .metadata: path itself, or the one that path's tracker file names.
+
+    Raises UserError when there is neither.
+    """
+    folder = Path(path)
+    if (folder / ".metadata").is_file():
+        return folder
+    if (folder / TRACKER).is_file():
+        return _tracked(folder)
+    raise UserError(
+        f"{folder} isn't a complete torch_dist checkpoint: no .metadata and no {TRACKER}.", "Convert or save it again."
+    )
+
+
 def _tracked(root: Path) -> Path:
     step = (root / TRACKER).read_text(encoding="utf-8").strip()
     inner = root / (f"iter_{int(step):07d}" if step.isdigit() else "release")
-    if step != "release" and not step.isdigit() or not (inner / ".metadata").is_file():
+    if (step != "release" and not step.isdigit()) or not (inner / ".metadata").is_file():
         raise UserError(f"{root / TRACKER} names {step!r}, which isn't there completely.", "Save or convert it again.")
     return inner
 
@@ -83,7 +103,9 @@ def _tracked(root: Path) -> Path:
 def _from_run(run: Path, step: int | None) -> Found:
     steps = {int(folder.name[5:]): folder for folder in (run / "checkpoints").glob("step-*") if folder.name[5:].isdigit()}
     if not steps:
-        raise UserError(f"The run {run} has no checkpoints yet.", "Wait for its first save (train.save_every), or stop it: a stop saves.")
+        raise UserError(
+            f"The run {run} has no checkpoints yet.", "Wait for its first save (train.save_every), or stop it: a stop saves."
+        )
     if step is not None and step not in steps:
         raise UserError(f"The run {run} has no checkpoint of step {step}.", f"Saved steps: {', '.join(map(str, sorted(steps)))}.")
     folder = steps[max(steps) if step is None else step]
@@ -95,6 +117,11 @@ def carried_config(found: Found) -> Path | None:
     """The folder with the Hugging Face config that belongs to a checkpoint: itself, or hf/ beside a torch_dist."""
     if found.kind == "hf":
         return found.root
-    places = [found.root, found.folder, found.folder.parent]
-    return next((place / "hf" for place in places if (place / "hf" / "config.json").is_file()), None)
+    places = [place / HF_FOLDER for place in own_places(found.folder)]
+    return next((place for place in places if (place / "config.json").is_file()), None)
 
+
+def own_places(folder: Path) -> list[Path]:
+    """The folder with .metadata, and the one above where that is the checkpoint's own (its tracker file names folder)."""
+    tracker = folder.parent / TRACKER
+    return [folder, folder.parent] if tracker.is_file() else [folder]

@@ -16,34 +16,16 @@ from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, s
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
-from openclaw_core.checkpoint.metadata import Chunk, Contents, Stored, read_contents
+from openclaw_core.checkpoint.metadata import Chunk, Contents, read_contents
+from openclaw_core.checkpoint.saved_tensor import map_saved_tensor
+from openclaw_core.checkpoint.sniff import resolve
 from openclaw_core.errors import UserError
 
-TRACKER = "latest_checkpointed_iteration.txt"
 COMMON_OBJECT = "common_state/shard_0_1"
-Box = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def resolve(path: str | Path) -> Path:
-    """The folder that holds .metadata: path itself, or the one that path's tracker file names.
-
-    Raises UserError when there is neither.
-    """
-    folder = Path(path)
-    if (folder / ".metadata").is_file():
-        return folder
-    tracker = folder / TRACKER
-    if tracker.is_file():
-        step = tracker.read_text(encoding="utf-8").strip()
-        inner = folder / ("release" if step == "release" else f"iter_{int(step):07d}") if step == "release" or step.isdigit() else None
-        if inner is None or not (inner / ".metadata").is_file():
-            raise UserError(f"{tracker} names {step!r}, which {folder} doesn't hold completely.", "Convert or save it again.")
-        return inner
-    raise UserError(f"{folder} isn't a complete torch_dist checkpoint: no .metadata and no {TRACKER}.", "Convert or save it again.")
 
 
 class TorchDistReader:
-    """Reads boxes of the tensors of one torch_dist folder (the one with .metadata).
+    """Reads boxes of the tensors of one torch_dist folder (the one with .metadata), mapped from its files.
 
     contents lists everything stored; optimizer state is in it under its own names and is read only when asked for.
     """
@@ -51,7 +33,6 @@ class TorchDistReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.contents: Contents = read_contents(folder)
-        self._last: tuple[Chunk, torch.Tensor] | None = None
 
     def read(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
         """The box [offsets, offsets + sizes) of a stored tensor; raises UserError when a part of it isn't stored."""
@@ -91,23 +72,19 @@ class TorchDistReader:
             return _load_common(io.BytesIO(file.read(place[2])), f"{self.folder}: {COMMON_OBJECT}")
 
     def _load(self, name: str, chunk: Chunk) -> torch.Tensor:
-        if self._last is not None and self._last[0] == chunk:
-            return self._last[1]
-        self._last = None
+        path = self.folder / chunk.file
         try:
-            tensor = torch.load(_view(self.folder / chunk.file, chunk), map_location="cpu", weights_only=True)
-        except Exception as error:  # torch.load raises many kinds for damaged bytes
-            raise UserError(f"{self.folder / chunk.file}: {name} can't be read: {error}.", "The checkpoint is damaged; convert or save it again.") from None
+            tensor = map_saved_tensor(path, chunk.start, chunk.length)
+        except ValueError as error:
+            raise UserError(
+                f"{path}: {name} can't be read: {error}.", "The checkpoint is damaged; convert or save it again."
+            ) from None
         if tuple(tensor.shape) != chunk.sizes:
-            raise UserError(f"{self.folder}: {name} holds {list(tensor.shape)} where its index says {list(chunk.sizes)}.", "Convert or save it again.")
-        self._last = (chunk, tensor)
+            raise UserError(
+                f"{self.folder}: {name} holds {list(tensor.shape)} where its index says {list(chunk.sizes)}.",
+                "Convert or save it again.",
+            )
         return tensor
-
-
-def _view(path: Path, chunk: Chunk) -> io.BytesIO:
-    with path.open("rb") as file:
-        file.seek(chunk.start)
-        return io.BytesIO(file.read(chunk.length))
 
 
 def _load_common(source: Any, where: str) -> dict[str, Any]:
@@ -119,7 +96,9 @@ def _load_common(source: Any, where: str) -> dict[str, Any]:
             value = torch.load(source, map_location="cpu", weights_only=True)
         except Exception as error:  # torch.load raises many kinds for damaged or unsafe bytes
             reason = str(error).splitlines()[0]
-            raise UserError(f"{where} can't be read safely: {reason}.", "Save it again with megatron-core 0.16 or newer.") from None
+            raise UserError(
+                f"{where} can't be read safely: {reason}.", "Save it again with megatron-core 0.16 or newer."
+            ) from None
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, io.BytesIO):
@@ -145,7 +124,13 @@ class Part:
     produce: Callable[[], torch.Tensor]
 
 
-def write_folder(folder: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], parts: Iterable[Part], objects: dict[str, bytes], common: dict[str, Any]) -> None:
+def write_folder(
+    folder: Path,
+    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]],
+    parts: Iterable[Part],
+    objects: dict[str, bytes],
+    common: dict[str, Any],
+) -> None:
     """Writes the tensors of shapes, box by box, and everything else that megatron-core expects beside them.
 
     parts must tile every tensor of shapes; each is produced only when it is written. Files are synced to disk.
@@ -156,14 +141,21 @@ def write_folder(folder: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dt
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         save({}, storage_writer=writer, planner=_LazyPlanner(shapes, list(parts), objects), no_dist=True)
     torch.save(common, folder / "common.pt")
-    metadata = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
+    metadata = {
+        "sharded_backend": "torch_dist",
+        "sharded_backend_version": 1,
+        "common_backend": "torch",
+        "common_backend_version": 1,
+    }
     (folder / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
 
 
 class _LazyPlanner(DefaultSavePlanner):
     """Announces every box with its place in the whole tensor, and makes its data when the writer comes to it."""
 
-    def __init__(self, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], parts: list[Part], objects: dict[str, bytes]) -> None:
+    def __init__(
+        self, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], parts: list[Part], objects: dict[str, bytes]
+    ) -> None:
         super().__init__(flatten_state_dict=False)
         self._shapes = shapes
         self._parts = {(part.name, part.offsets): part for part in parts}
@@ -197,4 +189,4 @@ def empty_extra_state() -> bytes:
     return buffer.getvalue()
 
 
-__all__ = ["Box", "Part", "Stored", "TorchDistReader", "empty_extra_state", "resolve", "write_folder"]
+__all__ = ["Part", "TorchDistReader", "empty_extra_state", "resolve", "write_folder"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from openclaw_core.checkpoint.hf import HfReader
-from openclaw_core.checkpoint.mapping import Mapping
+from openclaw_core.checkpoint.mapping import Mapping, Unit
 from openclaw_core.checkpoint.torch_dist import TorchDistReader
 
 Progress = Callable[[str, int, int], None]
@@ -28,49 +30,44 @@ class TensorCheck:
     equal: bool
 
 
-def compare(mapping: Mapping, hf: HfReader, stored: TorchDistReader, progress: Progress | None = None) -> tuple[TensorCheck, ...]:
+def compare(
+    mapping: Mapping, hf: HfReader, stored: TorchDistReader, made: Literal["hf", "torch_dist"], progress: Progress | None = None
+) -> tuple[TensorCheck, ...]:
     """Unpacks every box of the torch_dist side and compares it with the Hugging Face side, bitwise.
 
-    Where the dtypes differ, the side that was converted is compared with the other one cast to its dtype, and the
-    torch_dist side is hashed. Holds one unit in memory.
+    made is the side that the conversion wrote: the other one is cast to its dtype first, and it is the one hashed.
+    Padding must be zero on a side that we wrote. Holds one unit in memory.
     """
     digests = {name: hashlib.sha256() for name in mapping.hf}
     equal = dict.fromkeys(mapping.hf, True)
-    total = sum(_nbytes(mapping, stored, unit.stored, unit.sizes) for unit in mapping.units)
+    dtypes: dict[str, str] = {}
+    total = sum(_nbytes(stored, unit) for unit in mapping.units)
     done = 0
     for unit in mapping.units:
         box = stored.read(unit.stored, unit.offsets, unit.sizes)
-        if not unit.slices and box.count_nonzero():
+        if not unit.slices and made == "torch_dist" and box.count_nonzero():
             equal[next(name for name, target in mapping.sources.items() if target == unit.stored)] = False
         for part, source in zip(unit.unpack(box), unit.slices, strict=True):
-            part = part.contiguous()
-            digests[source.name].update(memoryview(part.reshape(-1).view(torch.uint8).numpy()))
-            equal[source.name] &= same_bits(part, hf.read(source.name, source.rows))
+            other = hf.read(source.name, source.rows)
+            written, origin = (part, other) if made == "torch_dist" else (other, part)
+            dtypes[source.name] = str(written.dtype).removeprefix("torch.")
+            written = written.contiguous()
+            digests[source.name].update(memoryview(written.reshape(-1).view(torch.uint8).numpy()))
+            equal[source.name] &= same_bits(written, origin.to(written.dtype))
         done += box.nbytes
         if progress is not None:
             progress("verify", done, total)
-    dtypes = {name: str(stored.contents.tensors[stored_name(mapping, name, stored)].dtype).removeprefix("torch.") for name in mapping.hf}
     return tuple(
-        TensorCheck(name, mapping.sources[name], shape, dtypes[name], digests[name].hexdigest(), equal[name]) for name, shape in mapping.hf.items()
+        TensorCheck(name, mapping.sources[name], shape, dtypes[name], digests[name].hexdigest(), equal[name])
+        for name, shape in mapping.hf.items()
     )
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors hold the same bits; the wider one is cast first where the dtypes differ."""
-    if a.dtype != b.dtype:
-        a, b = (a, b.to(a.dtype)) if a.element_size() <= b.element_size() else (a.to(b.dtype), b)
+    """Whether two tensors of one dtype hold the same bits."""
     integers = _INTEGERS[a.element_size()]
-    return torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
+    return a.dtype == b.dtype and torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
 
 
-def stored_name(mapping: Mapping, name: str, stored: TorchDistReader) -> str:
-    """The stored tensor that holds a Hugging Face tensor (its gate half in a split layout)."""
-    target = mapping.sources[name]
-    return target if target in stored.contents.tensors else f"{target}_w"
-
-
-def _nbytes(mapping: Mapping, stored: TorchDistReader, name: str, sizes: tuple[int, ...]) -> int:
-    count = stored.contents.tensors[name].dtype.itemsize
-    for size in sizes:
-        count *= size
-    return count
+def _nbytes(stored: TorchDistReader, unit: Unit) -> int:
+    return math.prod(unit.sizes) * stored.contents.tensors[unit.stored].dtype.itemsize

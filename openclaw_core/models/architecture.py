@@ -113,7 +113,9 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
     head_dim = _integer(text, "head_dim", problems) if text.get("head_dim") is not None else hidden // max(heads, 1)
     rope_theta, scaling = _rope(text, problems)
     if heads and kv_heads and heads % kv_heads:
-        problems.append((f"num_attention_heads={heads} isn't a multiple of num_key_value_heads={kv_heads}.", "Check both fields."))
+        problems.append(
+            (f"num_attention_heads={heads} isn't a multiple of num_key_value_heads={kv_heads}.", "Check both fields.")
+        )
     _refuse_unsupported(text, family, problems)
     architecture = Architecture(
         family=family,
@@ -159,7 +161,9 @@ def _tied(config: dict[str, Any], text: dict[str, Any], problems: list[tuple[str
     value = text.get("tie_word_embeddings", False)
     outer = config.get("tie_word_embeddings", value)
     if not isinstance(value, bool) or outer != value:
-        problems.append((f"tie_word_embeddings is {outer!r} outside and {value!r} in the text config.", "Make both one true or false."))
+        problems.append(
+            (f"tie_word_embeddings is {outer!r} outside and {value!r} in the text config.", "Make both one true or false.")
+        )
         return False
     return value
 
@@ -168,12 +172,24 @@ def _rope(text: dict[str, Any], problems: list[tuple[str, str]]) -> tuple[float,
     """The rope base and the other rope parameters (None for plain rope), from the old and the new place alike."""
     places = rope_places(text)
     if len(set(places.values())) > 1:
-        problems.append((f"The rope base differs: {', '.join(f'{k}={v:g}' for k, v in places.items())}.", "Keep the one the model was trained with."))
+        problems.append(
+            (
+                f"The rope base differs: {', '.join(f'{k}={v:g}' for k, v in places.items())}.",
+                "Keep the one the model was trained with.",
+            )
+        )
     if not places:
-        problems.append(("No rope base: neither rope_theta nor rope_parameters.rope_theta is given.", "Add the one the model was trained with."))
+        problems.append(
+            (
+                "No rope base: neither rope_theta nor rope_parameters.rope_theta is given.",
+                "Add the one the model was trained with.",
+            )
+        )
     base = next(iter(places.values()), 0.0)
     blocks = [text[key] for key in ("rope_parameters", "rope_scaling") if isinstance(text.get(key), dict)]
-    if any("rope_type" not in block and "type" not in block and any(isinstance(v, dict) for v in block.values()) for block in blocks):
+    if any(
+        "rope_type" not in block and "type" not in block and any(isinstance(v, dict) for v in block.values()) for block in blocks
+    ):
         problems.append(("rope_parameters holds one set per layer type.", "Models whose layers differ in rope aren't supported."))
         return base, None
     scaling: dict[str, Any] = {}
@@ -207,16 +223,21 @@ def architecture_from_torch_dist(path: str | Path) -> Architecture:
 
     path is the folder with .metadata, or the one above it. Raises UserError when the checkpoint states neither.
     """
-    root = Path(path)
-    for folder in (root, root.parent):
-        if (folder / "hf" / "config.json").is_file():
-            return architecture_from_hf(folder / "hf")
-    from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
+    from openclaw_core.checkpoint.sniff import carried_config, sniff
 
-    folder = resolve(root)
+    found = sniff(path)
+    carried = carried_config(found)
+    if carried is not None:
+        return architecture_from_hf(carried)
+    from openclaw_core.checkpoint.torch_dist import TorchDistReader
+
+    folder = found.folder
     arguments = TorchDistReader(folder).common().get("args")
     if arguments is None:
-        raise UserError(f"{folder} states no architecture (no hf/config.json beside it, no args in its common state).", "Name its Hugging Face config too.")
+        raise UserError(
+            f"{folder} states no architecture (no hf/config.json beside it, no args in its common state).",
+            "Name its Hugging Face config too.",
+        )
     return architecture_from_megatron(vars(arguments) if not isinstance(arguments, dict) else arguments, str(folder))
 
 
@@ -224,15 +245,28 @@ def architecture_from_megatron(arguments: dict[str, Any], where: str) -> Archite
     """The architecture that megatron's training arguments state. Raises Findings naming what is missing or unsupported."""
     problems: list[tuple[str, str]] = []
     names = {
-        "layers": "num_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "ffn": "ffn_hidden_size",
-        "rope_theta": "rotary_base", "norm_eps": "norm_epsilon", "max_position": "max_position_embeddings",
+        "layers": "num_layers",
+        "hidden": "hidden_size",
+        "heads": "num_attention_heads",
+        "ffn": "ffn_hidden_size",
+        "rope_theta": "rotary_base",
+        "norm_eps": "norm_epsilon",
+        "max_position": "max_position_embeddings",
     }
     facts = {ours: arguments.get(theirs) for ours, theirs in names.items()}
-    problems += [(f"{names[ours]} isn't stated.", "Name the Hugging Face config too.") for ours, value in facts.items() if value is None]
+    problems += [
+        (f"{names[ours]} isn't stated.", "Name the Hugging Face config too.") for ours, value in facts.items() if value is None
+    ]
     vocab = arguments.get("vocab_size") or arguments.get("padded_vocab_size")
     if vocab is None:
         problems.append(("Neither vocab_size nor padded_vocab_size is stated.", "Name the Hugging Face config too."))
-    unsupported = [("num_experts", None), ("multi_latent_attention", False), ("add_bias_linear", False), ("swiglu", True), ("normalization", "RMSNorm")]
+    unsupported = [
+        ("num_experts", None),
+        ("multi_latent_attention", False),
+        ("add_bias_linear", False),
+        ("swiglu", True),
+        ("normalization", "RMSNorm"),
+    ]
     for key, needed in unsupported:
         if (arguments.get(key, needed) or None) != (needed or None):
             problems.append((f"{key}={arguments[key]!r} isn't supported.", f"Supported: {needed!r}."))
@@ -242,7 +276,9 @@ def architecture_from_megatron(arguments: dict[str, Any], where: str) -> Archite
     qk_norm, qkv_bias = bool(arguments.get("qk_layernorm")), bool(arguments.get("add_qkv_bias"))
     family = "qwen3" if qk_norm else "qwen2" if qkv_bias else "llama"
     grouped = arguments.get("group_query_attention", True)
-    scaling = {"rope_type": "llama3", "factor": arguments.get("rope_scaling_factor")} if arguments.get("use_rope_scaling") else None
+    scaling = (
+        {"rope_type": "llama3", "factor": arguments.get("rope_scaling_factor")} if arguments.get("use_rope_scaling") else None
+    )
     return Architecture(
         family=family, model_type=family, layers=int(facts["layers"]), hidden=int(facts["hidden"]), heads=heads,  # type: ignore[arg-type]
         kv_heads=int(arguments.get("num_query_groups") or heads) if grouped else heads,

@@ -26,8 +26,12 @@ RULES = (
         PerGroupQkv(),
         when=lambda arch: arch.qkv_bias,
     ),
-    Rule(_MEGATRON + "self_attention.q_layernorm.weight", {_HF + "self_attn.q_norm.weight": ("d",)}, when=lambda arch: arch.qk_norm),
-    Rule(_MEGATRON + "self_attention.k_layernorm.weight", {_HF + "self_attn.k_norm.weight": ("d",)}, when=lambda arch: arch.qk_norm),
+    Rule(
+        _MEGATRON + "self_attention.q_layernorm.weight", {_HF + "self_attn.q_norm.weight": ("d",)}, when=lambda arch: arch.qk_norm
+    ),
+    Rule(
+        _MEGATRON + "self_attention.k_layernorm.weight", {_HF + "self_attn.k_norm.weight": ("d",)}, when=lambda arch: arch.qk_norm
+    ),
     Rule(_MEGATRON + "self_attention.linear_proj.weight", {_HF + "self_attn.o_proj.weight": ("h", "q")}),
     Rule(
         _MEGATRON + "mlp.linear_fc1.layer_norm_weight",
@@ -44,4 +48,10 @@ RULES = (
     Rule("output_layer.weight", {"lm_head.weight": ("v", "h")}, Vocabulary(), when=lambda arch: not arch.tied),
 )
 
-EXTRA_STATES = ("self_attention.core_attention", "self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
+EXTRA_STATES = (
+    "self_attention.core_attention",
+    "self_attention.linear_qkv",
+    "self_attention.linear_proj",
+    "mlp.linear_fc1",
+    "mlp.linear_fc2",
+)

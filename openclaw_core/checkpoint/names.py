@@ -1,0 +1,8 @@
+"""Names of files and folders in and around a checkpoint."""
+
+from __future__ import annotations
+
+MANIFEST = "openclaw.json"
+HF_FOLDER = "hf"
+TRACKER = "latest_checkpointed_iteration.txt"
+PARTIAL, OLD, LOCK = ".partial", ".old", ".lock"
