@@ -23,11 +23,13 @@ from openclaw_core.loss.vocab import VocabShard
 class Objective:
     """loss: scalar, the sum over samples (the caller divides by the samples of the whole batch). metrics: sums to add up.
 
+    sample_losses holds "total", and "grpo" and "opd" where computed, as masked means per sample [B] (no gradient).
     bad [N] marks rows whose current log-probs are not finite; they add 0 to loss and gradient.
     """
 
     loss: Tensor
     metrics: Metrics
+    sample_losses: dict[str, Tensor]
     bad: Tensor
 
     def check(self, rows: Rows) -> None:
@@ -72,7 +74,18 @@ def objective_of_logprobs(logprobs: Tensor, entropy: Tensor | None, rows: Rows, 
     loss = (rows.weight * per_row).sum()
     with torch.no_grad():
         metrics = measure(terms, per_row, entropy, rows, targets, cfg)
-    return Objective(loss, metrics, trained & ~good)
+        sample_losses = _sample_losses(terms, per_row, rows)
+    return Objective(loss, metrics, sample_losses, trained & ~good)
+
+
+def _sample_losses(terms: Terms, per_row: Tensor, rows: Rows) -> dict[str, Tensor]:
+    parts = {"total": per_row}
+    if terms.grpo is not None:
+        parts["grpo"] = terms.grpo.loss
+    if terms.opd is not None:
+        parts["opd"] = terms.opd.loss.sum(1)
+    zeros = per_row.new_zeros(len(rows.sample_ids))
+    return {name: zeros.index_add(0, rows.sample_of_row, rows.weight * part) for name, part in parts.items()}
 
 
 def _terms(support: Tensor, sampled: Tensor, good: Tensor, rows: Rows, targets: Targets, cfg: Loss) -> Terms:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 
 from openclaw_core.config.schema import Loss
-from openclaw_core.loss.needs import needs
+from openclaw_core.loss.needs import Needs, needs
 from openclaw_core.loss.support import SUBSETS
 from openclaw_core.types import SampleKind
 
@@ -107,8 +107,8 @@ def test_order_and_split_change_nothing(cell, seed, rng):
 def test_the_tail_bin_is_the_reverse_kl_of_k_plus_one_bins(cell, seed):
     parts = [replace(part, current=part.old, mask=torch.ones_like(part.mask)) for part in random_parts(seed)]
     result = run(parts, config(cell, w_rl=0.0, tail="bin", diff_clip=0.0, k=3), dtype=torch.float64)
-    packed = zip(parts, result.grads, result.rows.split(result.targets.opd.ids), result.rows.split(result.targets.opd.k_star))
-    for part, grad, supports, k_star in packed:
+    ids_of, k_star_of = (result.rows.split(x) for x in (result.targets.opd.ids, result.targets.opd.k_star))
+    for part, grad, supports, k_star in zip(parts, result.grads, ids_of, k_star_of, strict=True):
         for t in range(len(part.tokens)):
             ids = supports[t][supports[t] >= 0]
 
@@ -225,6 +225,5 @@ def test_needs_ask_for_no_more_than_is_read():
         assert need.candidates == ("first" if rule == "shortest" else "all")
         assert need.scores(SampleKind.RL)
     nothing = needs(config(("student", "signal_optimal"), w_opd=0.0, kl_coef=0.1))
-    assert not (nothing.teacher or nothing.at_student or nothing.old_at_teacher or nothing.rl_only or nothing.student_k)
-    assert nothing.reference
+    assert nothing == Needs(False, False, False, nothing.candidates, False, 0, True)
     assert not needs(config(("student", "token_optimal"), opd_on_rl_only="skip")).scores(SampleKind.RL)
