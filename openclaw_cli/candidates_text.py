@@ -59,7 +59,7 @@ def samples_text(header: StepHeader, rows: Sequence[SampleRow], console: Console
     """Prints the samples of a step."""
     from openclaw_core.dumps.inspect import objective_phrase
 
-    _field(console, f"step {header.step}", f"{objective_phrase(header)}; weights v{header.weight_version}")
+    field(console, f"step {header.step}", f"{objective_phrase(header)}; weights v{header.weight_version}")
     columns = ("sample", "kind", ">reward", ">R", ">mean O", ">signal", "taught by", ">odd", "first hint")
     cells = [
         (
@@ -78,9 +78,9 @@ def sample_text(view: SampleView, console: Console, *, detail: bool) -> None:
     _candidates(view.summary, view.header, console)
     _quarters(view.summary.quarters, console)
     for text in view.summary.absent:
-        _field(console, "absent", text)
+        field(console, "absent", text)
     for anomaly in view.anomalies:
-        _field(console, "odd", str(anomaly), style="yellow")
+        field(console, "odd", str(anomaly), style="yellow")
     shown = f"{len(view.positions)} of {view.matching} positions" if view.matching else "No position passes the filters"
     console.print()
     console.print(shown, style="bold", markup=False)
@@ -145,7 +145,7 @@ def _head(view: SampleView, console: Console) -> None:
     ]
     for name, value in rows:
         if value:
-            _field(console, name, value)
+            field(console, name, value)
 
 
 def _candidates(summary: SampleSummary, header: StepHeader, console: Console) -> None:
@@ -155,7 +155,7 @@ def _candidates(summary: SampleSummary, header: StepHeader, console: Console) ->
         rests = ""
         if one.hint.next_state:
             rests = f"rests on {one.hint.next_state_role or 'the next state'}: {quoted(one.hint.next_state, 160)}; "
-        _field(console, f"{one.k}", f"{rests}{one.why}")
+        field(console, f"{one.k}", f"{rests}{one.why}")
 
 
 def _candidate_row(one: CandidateSummary) -> tuple[object, ...]:
@@ -233,7 +233,8 @@ def _token(token: TokenText, bold: bool = False) -> Text:
     return Text(f"{visible(token.text, 30)} !" if token.flagged else quoted(token.text, 30), style=style)
 
 
-def _field(console: Console, name: str, value: str, style: str = "") -> None:
+def field(console: Console, name: str, value: str, style: str = "") -> None:
+    """Prints a name and its value beside it, folded to the width."""
     from rich.table import Table
     from rich.text import Text
 

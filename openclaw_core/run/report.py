@@ -79,7 +79,7 @@ def build_report(
     """
     manifest = run.read()
     lines, problems = read_metrics(run.metrics)
-    readings = tuple(reading for line in lines if (reading := _reading(line)))
+    readings = readings_of(lines)
     target = manifest.facts.get("target_rate")
     stages = seconds if seconds is not None else _stages(lines)
     return Report(
@@ -101,6 +101,11 @@ def build_report(
         commands=commands(run),
         problems=tuple(map(str, problems)),
     )
+
+
+def readings_of(lines: list[dict[str, Any]]) -> tuple[Reading, ...]:
+    """The readings that lines of metrics.jsonl hold."""
+    return tuple(reading for line in lines if (reading := _reading(line)))
 
 
 def held_from(readings: tuple[Reading, ...], target: float) -> Reading | None:
