@@ -34,6 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 120},
 )
 JSON_HELP = "Print the result as one JSON document."
 QUIET_HELP = "Print only the shortest form of the result, and errors."

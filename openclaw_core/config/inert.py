@@ -68,7 +68,7 @@ def inert_keys(config: Config, origins: Mapping[str, str]) -> list[Finding]:
 
 def _named(hit: list[str], patterns: tuple[str, ...], origins: Mapping[str, str]) -> list[str]:
     """Keys with their origins; of a whole section only its name."""
-    shown = {}
+    shown: dict[str, str] = {}
     for key in hit:
         section = next((pattern for pattern in patterns if pattern.endswith(".") and key.startswith(pattern)), None)
         shown.setdefault(section.rstrip(".") if section else key, origins[key])

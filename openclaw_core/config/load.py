@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from ..errors import UsageFindings
 from . import checks
 from .devices import parse_devices
-from .keys import all_keys
 from .merge import Tree, working_folder
 from .problems import sentences
 from .schema import Config
@@ -149,8 +148,3 @@ def _conflicts(tree: Tree) -> list[Finding]:
 def _last_file(written: dict[str, Any]) -> str | None:
     files = [origin for origin in written if origin.startswith(("profile ", "file ", "models/"))]
     return files[-1] if files else None
-
-
-def key_help() -> dict[str, str]:
-    """The description of every key."""
-    return {path: key.field.description or "" for path, key in all_keys().items()}

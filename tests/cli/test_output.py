@@ -22,7 +22,9 @@ class Thing:
 
 
 def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
-    Output("json").data({"a": float("nan"), "b": Thing("x", Path("/y"), (1.0, float("inf"))), 3: {SampleKind.OPD}, "k": SampleKind.RL})
+    Output("json").data(
+        {"a": float("nan"), "b": Thing("x", Path("/y"), (1.0, float("inf"))), 3: {SampleKind.OPD}, "k": SampleKind.RL}
+    )
     body = json.loads(capsys.readouterr().out)
     assert body == {"a": None, "b": {"name": "x", "where": "/y", "values": [1.0, None]}, "3": ["opd"], "k": "rl"}
 
@@ -53,7 +55,13 @@ def test_progress_is_silent_away_from_a_terminal(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(UserError("x."), 1), (UsageError("x."), 2), (Findings("x:", [("a", "b")]), 1), (KeyboardInterrupt(), 130), (ValueError("x"), 1)],
+    [
+        (UserError("x."), 1),
+        (UsageError("x."), 2),
+        (Findings("x:", [("a", "b")]), 1),
+        (KeyboardInterrupt(), 130),
+        (ValueError("x"), 1),
+    ],
 )
 def test_exit_codes(error: BaseException, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     use("human")

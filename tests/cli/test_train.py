@@ -33,7 +33,15 @@ def test_dry_run_for_people_prints_and_writes(capsys: pytest.CaptureFixture[str]
     use("human")
     train("qwen3-4b-topk", ["loss.k=8"], dry_run=True)
     shown = capsys.readouterr()
-    for part in ("Hybrid", "node 0: 0, 1, 2, 3", "tensor 4 + sequence x data 1", "optimizer", "K = 8", "--set", "models/qwen3-4b.yaml"):
+    for part in (
+        "Hybrid",
+        "node 0: 0, 1, 2, 3",
+        "tensor 4 + sequence x data 1",
+        "optimizer",
+        "K = 8",
+        "--set",
+        "models/qwen3-4b.yaml",
+    ):
         assert part in shown.out
     assert "student.hf is not given" in shown.err
     assert json.loads((tmp_path / "runs/plan-qwen3-4b-topk.json").read_text())["configuration"]["loss.k"]["origin"] == "--set"

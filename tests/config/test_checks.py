@@ -69,8 +69,16 @@ def test_remarks(overrides: list[str], says: str) -> None:
         (["loss.w_opd=0", "loss.k=8"], ["loss.k (--set)"], "loss.w_opd is 0"),
         (["loss.w_opd=0", "teacher.hf=x"], ["teacher (--set)"], "loss.w_opd is 0"),
         ([*OPENAI, "judge.unparsable=0.1"], ["judge.unparsable (--set)"], "judge.kind is openai"),
-        (["judge.base_url=http://h/v1", "judge.model=m"], ["judge.base_url (--set)", "judge.model (--set)"], "judge.kind is scripted"),
-        (["partition.actor.sequence_parallel=true"], ["partition.actor.sequence_parallel"], "partition.actor.tensor_parallel is 1"),
+        (
+            ["judge.base_url=http://h/v1", "judge.model=m"],
+            ["judge.base_url (--set)", "judge.model (--set)"],
+            "judge.kind is scripted",
+        ),
+        (
+            ["partition.actor.sequence_parallel=true"],
+            ["partition.actor.sequence_parallel"],
+            "partition.actor.tensor_parallel is 1",
+        ),
         (["judge.only_useless=true", "judge.useless_hints=0.5"], ["judge.useless_hints"], "judge.only_useless is true"),
     ],
 )
@@ -92,9 +100,14 @@ def test_the_demonstration_has_nothing_to_remark() -> None:
 def test_secrets_are_looked_for_where_a_run_needs_them() -> None:
     config = load_profile("tiny-cpu", [*OPENAI, "judge.api_key_env=JUDGE_KEY", "proxy.api_key_env=PROXY_KEY"], {}).config
     assert check_environment(config, {"JUDGE_KEY": "a", "PROXY_KEY": "b"}) == []
-    assert [what.split()[0] for what, _ in check_environment(config, {"PROXY_KEY": ""})] == ["proxy.api_key_env", "judge.api_key_env"]
+    assert [what.split()[0] for what, _ in check_environment(config, {"PROXY_KEY": ""})] == [
+        "proxy.api_key_env",
+        "judge.api_key_env",
+    ]
 
 
-@pytest.mark.parametrize(("host", "local"), [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("myhost", False)])
+@pytest.mark.parametrize(
+    ("host", "local"), [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("myhost", False)]
+)
 def test_loopback(host: str, local: bool) -> None:
     assert is_loopback(host) is local

@@ -34,14 +34,25 @@ def test_every_shipped_profile_loads_without_environment(name: str) -> None:
 def test_published_defaults() -> None:
     config = load_profile("qwen3-4b-topk", (), {}).config
     loss, train, optimizer, rollout, partition = config.loss, config.train, config.optimizer, config.rollout, config.partition
-    assert (loss.k, loss.max_candidates, loss.selection, loss.subset, loss.diff_clip) == (4, 3, "sequence_optimal", "student", 1.0)
+    assert (loss.k, loss.max_candidates, loss.selection, loss.subset, loss.diff_clip) == (
+        4,
+        3,
+        "sequence_optimal",
+        "student",
+        1.0,
+    )
     assert (loss.w_rl, loss.w_opd, loss.eps_clip, loss.eps_clip_high, loss.opd_on_rl_only) == (1, 1, 0.2, 0.28, "anchor")
     assert (optimizer.lr, optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (1e-5, 0.9, 0.98, 0.1)
     assert (train.batch_size, train.max_tokens_per_device, train.save_every, train.recompute) == (16, 32768, 100, True)
     assert (rollout.max_response_tokens, rollout.context_length, rollout.temperature) == (8192, 32768, 0.6)
     assert (loss.kl_coef, loss.entropy_coef, config.judge.votes) == (0, 0, 3)
     assert (partition.actor.devices, partition.actor.tensor_parallel, partition.actor.sequence_parallel) == (4, 4, True)
-    assert (partition.rollout.devices, partition.rollout.devices_per_engine, partition.judge.devices, partition.teacher.devices) == (2, 2, 1, 1)
+    assert (
+        partition.rollout.devices,
+        partition.rollout.devices_per_engine,
+        partition.judge.devices,
+        partition.teacher.devices,
+    ) == (2, 2, 1, 1)
     facts = config.student.architecture
     assert facts is not None
     assert (facts.layers, facts.hidden, facts.rope_theta, facts.vocab) == (36, 2560, 5e6, 151936)
@@ -113,7 +124,16 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
     text = "student: {hff: x}\nloss:\n  k: true\n  deep: {er: {still: 1}}\ntrain: 4\noptimizer: {lr: [1]}\n"
     found = findings(tmp_path, text, "loss.selection=tokenoptimal", "bad", env={"OPENCLAW__JUDGE__VOTES": "many"})
     told = "\n".join(found)
-    for part in ("student.hff", "loss.k", "loss.deep.er.still", "train (file", "optimizer.lr", "loss.selection", "--set bad", "judge.votes"):
+    for part in (
+        "student.hff",
+        "loss.k",
+        "loss.deep.er.still",
+        "train (file",
+        "optimizer.lr",
+        "loss.selection",
+        "--set bad",
+        "judge.votes",
+    ):
         assert part in told
     assert "environment OPENCLAW__JUDGE__VOTES" in told
 
@@ -140,7 +160,9 @@ def test_wrong_values(tmp_path: Path, setting: str, wants: str) -> None:
 
 
 def test_values_as_people_write_them(tmp_path: Path) -> None:
-    config = load(tmp_path, "student: {}\n", "optimizer.lr=1e-4", "description=2024", "partition.allowed_devices=2,3,5-7", "loss.w_rl=1").config
+    config = load(
+        tmp_path, "student: {}\n", "optimizer.lr=1e-4", "description=2024", "partition.allowed_devices=2,3,5-7", "loss.w_rl=1"
+    ).config
     assert config.optimizer.lr == 1e-4
     assert config.description == "2024"
     assert config.partition.allowed_devices == (2, 3, 5, 6, 7)
@@ -170,7 +192,9 @@ def test_nothing_is_filled_in_from_the_environment(tmp_path: Path, value: str) -
     assert "not done" in next(iter(findings(tmp_path, "student: {}\n", f"judge.model={value}", env={"KEY": "s3cret"})))
 
 
-@pytest.mark.parametrize("setting", ["judge.api_key=S3CRET", "judge.api_key_env=sk-S3CRET", "proxy.token=S3CRET", "api_key=S3CRET"])
+@pytest.mark.parametrize(
+    "setting", ["judge.api_key=S3CRET", "judge.api_key_env=sk-S3CRET", "proxy.token=S3CRET", "api_key=S3CRET"]
+)
 def test_a_secret_as_a_value_is_refused_and_not_repeated(tmp_path: Path, setting: str) -> None:
     with pytest.raises(UsageFindings) as caught:
         load(tmp_path, "student: {}\n", setting)
