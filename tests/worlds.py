@@ -25,11 +25,18 @@ def free_ports(count: int) -> list[int]:
 def launch(program: Path, function: str, ranks: int, folder: Path, timeout_s: float = 240, ports: int = 8) -> None:
     """Run program.function(rank, ranks, folder, ports) in so many processes; raise with the first failure's output."""
     numbers = ",".join(map(str, free_ports(ports)))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     command = [sys.executable, str(Path(__file__)), str(program), function]
     outputs = [(folder / f"rank{rank}.log").open("w") for rank in range(ranks)]
     processes = [
-        subprocess.Popen([*command, str(rank), str(ranks), str(folder), numbers], stdout=out, stderr=subprocess.STDOUT, env=environment)
+        subprocess.Popen(
+            [*command, str(rank), str(ranks), str(folder), numbers], stdout=out, stderr=subprocess.STDOUT, env=environment
+        )
         for rank, out in enumerate(outputs)
     ]
     deadline = time.monotonic() + timeout_s

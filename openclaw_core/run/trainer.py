@@ -9,17 +9,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
-from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from openclaw_core.config.schema import Loss, Optimizer, Train
 from openclaw_core.errors import Findings, UserError
@@ -34,35 +29,25 @@ from openclaw_core.loss.vocab import VocabShard
 from openclaw_core.models.architecture import Architecture
 from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import DTYPES, PackedGPT, build_model
-from openclaw_core.models.megatron.logits import row_chunks
+from openclaw_core.models.megatron.core import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    OptimizerConfig,
+    finalize_model_grads,
+    get_forward_backward_func,
+    get_megatron_optimizer,
+    get_standard_config_overrides,
+    parallel_state,
+)
+from openclaw_core.models.megatron.logits import logprobs_at, row_chunks
 from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
 from openclaw_core.models.megatron.weights import fingerprint, load_weights
 from openclaw_core.run import trainer_checkpoint as checkpoint
+from openclaw_core.run.results import OldPass, StepResult
 from openclaw_core.run.trainer_batch import MicroBatch, agree, concat_stats, dump_arrays, split_batch
 from openclaw_core.types import Sample, TeacherScores, TopK
 
 UNTRAINABLE = "The batch can't be trained on; weights are unchanged."
-
-
-@dataclass(frozen=True, slots=True)
-class OldPass:
-    """The policy of the start of the step at a sample's R response positions: all [R], top [R, K]."""
-
-    sampled_logprobs: np.ndarray
-    entropy: np.ndarray
-    lse: np.ndarray
-    top: TopK
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """metrics: group ("all" and each sample kind) -> name -> mean; dumps: sample id -> arrays named as in dumps/schema.py."""
-
-    grad_norm: float
-    tokens: int
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    dumps: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class Trainer:
@@ -100,7 +85,8 @@ class Trainer:
             load_weights(self.reference, source)
         self.ddp = _distribute(self.model)
         self.optimizer = _make_optimizer(self.ddp, optimizer, dtype)
-        self.shard = VocabShard(**_columns(self.model))
+        columns = self.model.columns
+        self.shard = VocabShard(columns.start, columns.size, columns.real, columns.group)
         self._prepared: tuple[tuple[str, ...], list[MicroBatch]] | None = None
 
     def old_pass(self, samples: Sequence[Sample], scores: Sequence[TeacherScores] = ()) -> dict[str, OldPass]:
@@ -207,7 +193,7 @@ class Trainer:
         prepared, self._prepared = self._prepared, None
         if prepared is None or prepared[0] != tuple(s.sample_id for s in samples):
             if self.needs.at_student:
-                raise UserError("train_step() was called for other samples than old_pass().", "Call old_pass() with the same batch first.")
+                raise UserError("train_step() got other samples than old_pass().", "Call old_pass() with this batch first.")
             return self._split(samples, scores)
         error = None
         try:
@@ -220,7 +206,9 @@ class Trainer:
         agree(error, UNTRAINABLE)
         return prepared[1]
 
-    def _run(self, batches: list[MicroBatch], function: Callable[..., Any], *, forward_only: bool, model: Any = None) -> list[Any]:
+    def _run(
+        self, batches: list[MicroBatch], function: Callable[..., Any], *, forward_only: bool, model: Any = None
+    ) -> list[Any]:
         """megatron's schedule over the micro-batches; what function returns, on the last pipeline stage (else empty)."""
         want: Literal["logits", "rows"] = "rows" if forward_only else "logits"
 
@@ -249,7 +237,8 @@ class Trainer:
         self._run(batches, scores, forward_only=True)
 
     def _stats(self, batch: MicroBatch, rows: torch.Tensor) -> RowStats:
-        return concat_stats([self._row_stats(batch, self.model.logits(rows[part]), part) for part in row_chunks(rows, self.model.columns)])
+        chunks = row_chunks(rows, self.model.columns)
+        return concat_stats([self._row_stats(batch, self.model.logits(rows[part]), part) for part in chunks])
 
     def _row_stats(self, batch: MicroBatch, logits: torch.Tensor, part: slice) -> RowStats:
         assert batch.rows is not None
@@ -272,11 +261,8 @@ class Trainer:
         def scores(batch: MicroBatch, rows: torch.Tensor) -> None:
             if batch.rows is None:
                 return
-            parts = [
-                row_stats(reference.logits(rows[part]), self.shard, sampled_ids=batch.rows.response_ids[part], temperature=self.loss.temperature)
-                for part in row_chunks(rows, reference.columns)
-            ]
-            batch.reference = concat_stats(parts).sampled_logprobs
+            ids = batch.rows.response_ids[:, None]
+            batch.reference = logprobs_at(reference, rows, ids, temperature=self.loss.temperature, vocab=self.arch.vocab)[:, 0]
 
         self._run(batches, scores, forward_only=True, model=reference)
 
@@ -301,7 +287,8 @@ class Trainer:
         self.optimizer.prepare_grads()
         grad_norm = float(self.optimizer.get_grad_norm())
         if not math.isfinite(grad_norm):
-            names = [(f"sample {s.sample_id} was in it;", "lower optimizer.lr or go back to the last checkpoint.") for s in samples]
+            remedy = "lower optimizer.lr or go back to the last checkpoint."
+            names = [(f"sample {s.sample_id} was in it;", remedy) for s in samples]
             raise Findings(f"The gradient's norm is {grad_norm}; nothing was learned from this batch.", names)
         self.optimizer.step()
         return grad_norm
@@ -376,12 +363,6 @@ def apply_settings(optimizer: Any, settings: Optimizer) -> None:
         group["weight_decay"] = settings.weight_decay * group.get("wd_mult", 1.0)
         group["betas"] = (settings.beta1, settings.beta2)
         group["eps"] = settings.eps
-
-
-def _columns(model: PackedGPT) -> dict[str, Any]:
-    columns = model.columns
-    group = columns.group if columns.group.size() > 1 else None
-    return {"start": columns.start, "size": columns.size, "real_vocab": columns.real, "group": group}
 
 
 def _per_sample(batch: MicroBatch, stats: RowStats) -> dict[str, OldPass]:

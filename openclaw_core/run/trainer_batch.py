@@ -36,7 +36,15 @@ class MicroBatch:
 
 
 def split_batch(
-    samples: Sequence[Sample], *, rank: int, ranks: int, budget: int, multiple: int, cfg: Loss, real_vocab: int, device: torch.device
+    samples: Sequence[Sample],
+    *,
+    rank: int,
+    ranks: int,
+    budget: int,
+    multiple: int,
+    cfg: Loss,
+    real_vocab: int,
+    device: torch.device,
 ) -> list[MicroBatch]:
     """This data-parallel rank's share of the samples, packed within a budget of tokens.
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.core import CheckpointingException
 
 from openclaw_core.checkpoint.hf import HfWriter
 from openclaw_core.checkpoint.manifest import HF_FOLDER, carry, copy_companions, read_manifest, sync
 from openclaw_core.checkpoint.sniff import sniff
 from openclaw_core.errors import UserError
 from openclaw_core.models.megatron.builder import DTYPES
+from openclaw_core.models.megatron.core import CheckpointingException, dist_checkpointing
 from openclaw_core.models.megatron.hf_weights import hf_shapes, whole_tensors
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def load(trainer: Trainer, folder: Path) -> int:
     try:
         loaded = dist_checkpointing.load(state, str(folder))
     except (CheckpointingException, KeyError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder} can't be continued from: {error}.", "Resume with the model and the vocabulary padding that it was saved with.") from error
+        raise UserError(f"{folder} can't be continued from: {error}.", "Resume with the model that it was saved with.") from error
     trainer.model.load_state_dict(loaded["model"], strict=False)
     trainer.optimizer.load_state_dict(loaded["optimizer"])
     from openclaw_core.run.trainer import apply_settings
@@ -73,8 +72,8 @@ def check_complete(folder: Path) -> None:
     try:
         files = json.loads((folder / COMPLETE).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder} isn't a complete training checkpoint ({COMPLETE}: {error}).", "Resume from an older step.") from None
-    wrong = [name for name, size in files.items() if not (folder / name).is_file() or (folder / name).stat().st_size != size]
+        raise UserError(f"{folder} isn't a complete checkpoint ({COMPLETE}: {error}).", "Resume from an older step.") from None
+    wrong = [n for n, size in files.items() if not (folder / n).is_file() or (folder / n).stat().st_size != size]
     if wrong:
         raise UserError(f"{folder} is damaged: {', '.join(wrong[:4])} missing or of another size.", "Resume from an older step.")
 
@@ -84,7 +83,8 @@ def export_hf(trainer: Trainer, folder: Path) -> None:
     dtype = DTYPES[trainer.train.dtype]
 
     def write(partial: Path) -> None:
-        writer = HfWriter(partial, {name: (shape, dtype) for name, shape in hf_shapes(trainer.arch).items()}) if dist.get_rank() == 0 else None
+        shapes = {name: (shape, dtype) for name, shape in hf_shapes(trainer.arch).items()}
+        writer = HfWriter(partial, shapes) if dist.get_rank() == 0 else None
         try:
             for name, tensor in whole_tensors(trainer.model):
                 assert writer is not None
@@ -105,11 +105,12 @@ def export_hf(trainer: Trainer, folder: Path) -> None:
 
 def _companions_folder(source: Path) -> Path:
     found = sniff(source)
-    places = [found.folder] if found.kind == "hf" else [found.folder / HF_FOLDER, found.root / HF_FOLDER, found.folder.parent / HF_FOLDER]
+    carried = (found.folder, found.root, found.folder.parent)
+    places = [found.folder] if found.kind == "hf" else [place / HF_FOLDER for place in carried]
     for place in places:
         if (place / "config.json").is_file():
             return place
-    raise UserError(f"{source} carries no config.json and tokenizer.", "Convert it with `openclaw convert-ckpt`, which puts them beside the weights.")
+    raise UserError(f"{source} carries no config.json and tokenizer.", "Convert it with `openclaw convert-ckpt`.")
 
 
 def _publish(folder: Path, write: Callable[[Path], None], finish: Callable[[Path], None]) -> None:

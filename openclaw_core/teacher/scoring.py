@@ -15,13 +15,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import Architecture
 from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import DTYPES, build_model
+from openclaw_core.models.megatron.core import get_forward_backward_func, parallel_state
 from openclaw_core.models.megatron.logits import logprobs_at, score_rows
 from openclaw_core.models.megatron.packing import Pack, SequenceIds, make_pack, plan_packs, split_evenly, split_rows
 from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
@@ -61,7 +60,7 @@ class TeacherScorer:
         seed: int = 0,
     ) -> None:
         if arch.vocab < vocab:
-            raise UserError(f"The teacher has {arch.vocab} token ids, the student {vocab}.", "Use a teacher with the student's tokenizer.")
+            raise UserError(f"The teacher has {arch.vocab} token ids, the student {vocab}.", "Their tokenizers must be one.")
         self.arch, self.vocab, self.k, self.temperature, self.budget = arch, vocab, min(k, vocab), temperature, budget
         self.context_length = min(context_length or arch.max_position, arch.max_position)
         self.device = parallel.start(meeting, sizes, seed=seed)
@@ -77,7 +76,11 @@ class TeacherScorer:
         With candidates="first" only each sample's first candidate is forwarded (K_i = 1). The caller leaves out samples
         that need no teacher. Raises Findings on all ranks for candidates that don't fit the teacher's context.
         """
-        jobs = [Job(s.sample_id, i, _sequence(s, i)) for s in samples for i in range(len(s.candidates) if candidates == "all" else 1)]
+        jobs = [
+            Job(sample.sample_id, i, SequenceIds(candidate.hinted_prompt_ids, sample.response_ids))
+            for sample in samples
+            for i, candidate in enumerate(sample.candidates if candidates == "all" else sample.candidates[:1])
+        ]
         self._check(jobs)
         shares = split_evenly([_tokens(jobs, s) for s in samples], parallel_state.get_data_parallel_world_size())
         for rank, share in enumerate(shares):
@@ -94,7 +97,7 @@ class TeacherScorer:
         """
         unknown = [name for name, _ in requests if name not in self._owner]
         if unknown:
-            raise UserError(f"The teacher holds no hidden states of sample {unknown[0]}.", "Score it before asking for log-probs.")
+            raise UserError(f"The teacher holds no hidden states of sample {unknown[0]}.", "Score it first.")
         own: dict[str, np.ndarray] = {}
         for name, ids in requests:
             rows = self._hidden.get(name)
@@ -127,12 +130,9 @@ class TeacherScorer:
 
     def _check(self, jobs: Sequence[Job]) -> None:
         findings = [
-            (
-                f"Candidate {job.index} of sample {job.sample_id} has {len(job.sequence)} tokens, the teacher takes {self.context_length}.",
-                "Drop the candidate.",
-            )
-            for job in jobs
-            if len(job.sequence) > self.context_length
+            (f"Candidate {j.index} of sample {j.sample_id} has {len(j.sequence)} tokens of {self.context_length};", "drop it.")
+            for j in jobs
+            if len(j.sequence) > self.context_length
         ]
         if findings:
             raise Findings("Candidates don't fit the teacher.", findings)
@@ -189,10 +189,6 @@ class TeacherScorer:
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.gather_object(own if speaks else None, everyone if dist.get_rank() == 0 else None, dst=0)
         return [value for value in everyone if value is not None]
-
-
-def _sequence(sample: Sample, index: int) -> SequenceIds:
-    return SequenceIds(sample.candidates[index].hinted_prompt_ids, sample.response_ids)
 
 
 def _tokens(jobs: Sequence[Job], sample: Sample) -> int:

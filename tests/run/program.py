@@ -34,10 +34,16 @@ def make_samples() -> list[Sample]:
         ids = tuple(int(x) for x in rng.integers(0, VOCAB, prompt + length))
         samples.append(
             Sample(
-                sample_id=f"s{i}", turn_id=f"t{i}", kind=kind, reward=float((-1) ** i) if kind is not SampleKind.OPD else 0.0,
-                prompt_ids=ids[:prompt], response_ids=ids[prompt:], response_logprobs=(-5.7,) * length,
-                loss_mask=tuple(int(x) for x in rng.integers(0, 2, length - 1)) + (1,),
-                candidates=tuple(Candidate(ids[:prompt], Hint("x" * 11)) for _ in range(count)), weight_version=0,
+                sample_id=f"s{i}",
+                turn_id=f"t{i}",
+                kind=kind,
+                reward=float((-1) ** i) if kind is not SampleKind.OPD else 0.0,
+                prompt_ids=ids[:prompt],
+                response_ids=ids[prompt:],
+                response_logprobs=(-5.7,) * length,
+                loss_mask=(*(int(x) for x in rng.integers(0, 2, length - 1)), 1),
+                candidates=tuple(Candidate(ids[:prompt], Hint("x" * 11)) for _ in range(count)),
+                weight_version=0,
             )
         )
     return samples
@@ -62,8 +68,13 @@ def train(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
         if rank >= world:
             continue
         trainer = Trainer(
-            architecture_from_hf(folder / "hf"), folder / "torch_dist", sizes, Rendezvous("127.0.0.1", port, rank, world),
-            loss=LOSS, optimizer=OPTIMIZER, train=TRAIN,
+            architecture_from_hf(folder / "hf"),
+            folder / "torch_dist",
+            sizes,
+            Rendezvous("127.0.0.1", port, rank, world),
+            loss=LOSS,
+            optimizer=OPTIMIZER,
+            train=TRAIN,
         )
         results = []
         for step in (1, 2):

@@ -32,9 +32,16 @@ def make_samples() -> list[Sample]:
         response = ids(length)
         samples.append(
             Sample(
-                sample_id=f"s{i}", turn_id=f"t{i}", kind=SampleKind.OPD, reward=0.0, prompt_ids=ids(5), response_ids=response,
-                response_logprobs=(-1.0,) * length, loss_mask=(1,) * length,
-                candidates=tuple(Candidate(ids(n), Hint("h" * 12)) for n in prompts), weight_version=0,
+                sample_id=f"s{i}",
+                turn_id=f"t{i}",
+                kind=SampleKind.OPD,
+                reward=0.0,
+                prompt_ids=ids(5),
+                response_ids=response,
+                response_logprobs=(-1.0,) * length,
+                loss_mask=(1,) * length,
+                candidates=tuple(Candidate(ids(n), Hint("h" * 12)) for n in prompts),
+                weight_version=0,
             )
         )
     return samples
@@ -48,8 +55,15 @@ def score(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
         if rank >= world:
             continue
         scorer = TeacherScorer(
-            architecture_from_hf(folder / "hf"), folder / "hf", sizes, Rendezvous("127.0.0.1", port, rank, world),
-            vocab=STUDENT_VOCAB, k=K, temperature=TEMPERATURE, budget=budget, dtype="fp32",
+            architecture_from_hf(folder / "hf"),
+            folder / "hf",
+            sizes,
+            Rendezvous("127.0.0.1", port, rank, world),
+            vocab=STUDENT_VOCAB,
+            k=K,
+            temperature=TEMPERATURE,
+            budget=budget,
+            dtype="fp32",
         )
         before = scorer.weights_hash()
         scores = scorer.score(samples)

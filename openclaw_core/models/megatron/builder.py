@@ -7,22 +7,23 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from megatron.core import parallel_state
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
-from megatron.core.tensor_parallel.layers import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-    linear_with_grad_accumulation_and_async_allreduce,
-)
-from megatron.core.transformer import TransformerConfig
-from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
 from openclaw_core.errors import Findings
 from openclaw_core.models.architecture import Architecture, padded_vocab
+from openclaw_core.models.megatron.core import (
+    ColumnParallelLinear,
+    GPTModel,
+    ModuleSpec,
+    RowParallelLinear,
+    TransformerBlockSubmodules,
+    TransformerConfig,
+    VocabParallelEmbedding,
+    gather_from_sequence_parallel_region,
+    get_gpt_layer_local_spec,
+    get_num_layers_to_build,
+    linear_with_grad_accumulation_and_async_allreduce,
+    parallel_state,
+)
 from openclaw_core.models.megatron.layers import PackedAttention, PackedLayout, RMSNorm
 from openclaw_core.models.megatron.packing import Pack
 from openclaw_core.models.megatron.parallel import ParallelSizes
@@ -33,7 +34,10 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class VocabColumns:
-    """This rank's columns of the logits: global ids start .. start + size - 1, of which ids below real exist."""
+    """This rank's columns of the logits: global ids start .. start + size - 1, of which ids below real exist.
+
+    group joins the ranks that share the vocabulary; None where this rank holds all of it.
+    """
 
     start: int
     size: int
@@ -49,9 +53,7 @@ def transformer_config(
     Raises Findings with all reasons why this architecture can't be built at these parallel sizes.
     """
     _check(arch, sizes)
-    full: dict[str, Any] = (
-        {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1} if recompute else {"recompute_granularity": None}
-    )
+    full = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     return TransformerConfig(
         num_layers=arch.layers,
         hidden_size=arch.hidden,
@@ -84,7 +86,7 @@ def transformer_config(
         # Packs differ in length, so pipeline stages tell each other shapes.
         variable_seq_lengths=sizes.pipeline > 1,
         # Nothing here is a mixture of experts, but variable lengths are refused with the default dispatcher.
-        moe_token_dispatcher_type="alltoall",
+        moe_token_dispatcher_type="alltoall",  # noqa: S106
         batch_p2p_comm=True,
         # The loss is a sum over samples; the schedule divides the gradient by the step's number of samples.
         calculate_per_token_loss=True,
@@ -97,7 +99,7 @@ def transformer_config(
         apply_rope_fusion=False,
         persist_layer_norm=False,
         deallocate_pipeline_outputs=True,
-        **full,
+        **(full if recompute else {}),
     )
 
 
@@ -108,7 +110,7 @@ def _check(arch: Architecture, sizes: ParallelSizes) -> None:
         if value % tp:
             findings.append((f"tensor_parallel={tp} doesn't divide the model's {name}={value}.", f"Use a divisor of {value}."))
     if arch.layers % pp:
-        findings.append((f"pipeline_parallel={pp} doesn't divide the model's {arch.layers} layers.", f"Use a divisor of {arch.layers}."))
+        findings.append((f"pipeline_parallel={pp} doesn't divide {arch.layers} layers.", "Use a divisor of that."))
     if sizes.context > 1:
         findings.append((f"context_parallel={sizes.context} isn't supported by the packed attention.", "Set it to 1."))
     if findings:
@@ -155,7 +157,7 @@ class PackedGPT(GPTModel):
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows [N, hidden] -> this rank's columns of the logits [N, V / tp]."""
-        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
+        weight = self.shared_embedding_or_output_weight() if self.arch.tied else self.output_layer.weight
         if not torch.is_grad_enabled():
             return F.linear(rows, weight)
         return linear_with_grad_accumulation_and_async_allreduce(
@@ -171,8 +173,9 @@ class PackedGPT(GPTModel):
     @property
     def columns(self) -> VocabColumns:
         """Which columns of the logits this rank holds."""
-        size = self.vocab_size // self.config.tensor_model_parallel_size
-        return VocabColumns(start=size * self.pg_collection.tp.rank(), size=size, real=self.arch.vocab, group=self.pg_collection.tp)
+        group = self.pg_collection.tp
+        size = self.vocab_size // group.size()
+        return VocabColumns(start=size * group.rank(), size=size, real=self.arch.vocab, group=group if group.size() > 1 else None)
 
     def _rotary(self, positions: torch.Tensor) -> torch.Tensor:
         if self.inverse_frequencies.device != positions.device:

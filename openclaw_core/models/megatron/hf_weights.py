@@ -13,7 +13,6 @@ from typing import Literal, Protocol
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 
 from openclaw_core.checkpoint.families import RULES
 from openclaw_core.checkpoint.kinds import GatedMlp, PerGroupQkv, Replicated, Vocabulary
@@ -21,6 +20,7 @@ from openclaw_core.checkpoint.mapping import LAYER, Layout, Rule, build_mapping
 from openclaw_core.errors import Findings
 from openclaw_core.models.architecture import Architecture, padded_vocab
 from openclaw_core.models.megatron.builder import PackedGPT
+from openclaw_core.models.megatron.core import parallel_state
 
 Kind = Literal["vocab", "whole", "qkv", "gate_up", "columns"]
 EMBEDDING = "model.embed_tokens.weight"
@@ -44,7 +44,7 @@ class Entry:
 
 
 def stage_entries(arch: Architecture, stage: int, stages: int) -> list[Entry]:
-    """All parameters of a pipeline stage, from the family's rules. The last stage of a tied model has the embedding as its head."""
+    """All parameters of a pipeline stage, from the family's rules. A tied model's last stage has the embedding as its head."""
     per_stage = arch.layers // stages
     entries: list[Entry] = []
     for rule in RULES[arch.family]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core.packed_seq_params import PackedSeqParams
-from megatron.core.transformer.module import MegatronModule
 
+from openclaw_core.models.megatron.core import MegatronModule, PackedSeqParams
 from openclaw_core.models.megatron.packing import Pack
 
 
@@ -34,7 +33,7 @@ class RMSNorm(torch.nn.Module):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype, device=torch.cuda.current_device()))
         # Under sequence parallelism each rank sees other rows, so finalize_model_grads must sum this gradient.
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        self.weight.sequence_parallel = config.sequence_parallel
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -71,8 +70,9 @@ def _attend_each(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, 
     """One SDPA call per sequence; lengths are known on the host, so nothing waits for the device."""
     grouped = q.shape[1] != k.shape[1]
     parts = []
-    for one_q, one_k, one_v in zip(*(t.transpose(0, 1).split(pack.lengths, dim=1) for t in (q, k, v)), strict=True):
-        out = F.scaled_dot_product_attention(one_q[None], one_k[None], one_v[None], is_causal=True, scale=scale, enable_gqa=grouped)
+    sequences = (t.transpose(0, 1)[None].split(pack.lengths, dim=2) for t in (q, k, v))
+    for one_q, one_k, one_v in zip(*sequences, strict=True):
+        out = F.scaled_dot_product_attention(one_q, one_k, one_v, is_causal=True, scale=scale, enable_gqa=grouped)
         parts.append(out[0])
     return torch.cat(parts, dim=1).transpose(0, 1)
 

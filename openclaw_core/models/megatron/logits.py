@@ -31,7 +31,9 @@ def row_chunks(rows: torch.Tensor, columns: VocabColumns) -> Iterator[slice]:
 
 
 @torch.no_grad()
-def score_rows(model: PackedGPT, rows: torch.Tensor, *, k: int, temperature: float, vocab: int, ids: torch.Tensor | None = None) -> RowScores:
+def score_rows(
+    model: PackedGPT, rows: torch.Tensor, *, k: int, temperature: float, vocab: int, ids: torch.Tensor | None = None
+) -> RowScores:
     """Score final hidden rows [N, hidden] over the first vocab ids, at the temperature, a chunk of logits at a time.
 
     The softmax is over ids below vocab only. Top-K: falling log-prob, ties to the lower id. ids [N, J] are global.
@@ -79,13 +81,9 @@ def _scaled(logits: torch.Tensor, columns: VocabColumns, temperature: float, voc
     return logits[:, :real].float() / temperature
 
 
-def _split(columns: VocabColumns) -> bool:
-    return columns.group is not None and columns.group.size() > 1
-
-
 def _logsumexp(logits: torch.Tensor, columns: VocabColumns) -> torch.Tensor:
     local = torch.logsumexp(logits, dim=-1) if logits.shape[1] else logits.new_full((logits.shape[0],), -torch.inf)
-    if not _split(columns):
+    if columns.group is None:
         return local
     gathered = _all_gather(local, columns)
     return torch.logsumexp(gathered, dim=0)
@@ -99,7 +97,7 @@ def _gather(logits: torch.Tensor, ids: torch.Tensor, columns: VocabColumns) -> t
         values = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
     else:
         values = torch.where(mine, logits.gather(1, local.clamp(0, logits.shape[1] - 1)), 0.0)
-    if _split(columns):
+    if columns.group is not None:
         dist.all_reduce(values, group=columns.group)
     return values
 
@@ -109,7 +107,7 @@ def _top(logits: torch.Tensor, columns: VocabColumns, k: int) -> tuple[torch.Ten
     count = min(k, logits.shape[1])
     offset = torch.arange(columns.start, columns.start + logits.shape[1], device=logits.device)
     values, ids = _top_by_key(logits, offset.expand_as(logits), count)
-    if not _split(columns):
+    if columns.group is None:
         return values, ids
     if count < k:
         values = torch.nn.functional.pad(values, (0, k - count), value=-torch.inf)

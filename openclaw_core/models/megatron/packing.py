@@ -56,7 +56,7 @@ def make_pack(sequences: Sequence[SequenceIds], device: torch.device, *, multipl
     lengths: list[int] = []
     for sequence in sequences:
         if not sequence.prompt_ids:
-            raise UserError("A sequence has an empty prompt, so nothing predicts its first response id.", "Give at least one prompt id.")
+            raise UserError("A sequence has an empty prompt: nothing predicts its first response id.", "Give at least one id.")
         start = len(ids) + len(sequence.prompt_ids) - 1
         rows.extend(range(start, start + len(sequence.response_ids)))
         response.extend(sequence.response_ids)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from openclaw_core.errors import Findings
 from openclaw_core.models.megatron import shim
+from openclaw_core.models.megatron.core import parallel_state, tensor_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,6 @@ def start(meeting: Rendezvous, sizes: ParallelSizes, *, seed: int, timeout_s: fl
         timeout=datetime.timedelta(seconds=timeout_s),
         **options,
     )
-    from megatron.core import parallel_state, tensor_parallel
-
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=sizes.tensor,
         pipeline_model_parallel_size=sizes.pipeline,
@@ -95,8 +94,6 @@ def start(meeting: Rendezvous, sizes: ParallelSizes, *, seed: int, timeout_s: fl
 
 def stop() -> None:
     """Leave all process groups; a new start() may follow."""
-    from megatron.core import parallel_state
-
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from openclaw_core.models.megatron.core import distrib_optimizer, megatron_random
+
 _CPU = torch.device("cpu")
 _installed = False
 
@@ -33,9 +35,9 @@ def install() -> bool:
 
 def patch_device() -> None:
     """`torch.cuda.current_device()` and `.cuda()` raise without a driver; parameters and buffers are made with them."""
-    torch.cuda.current_device = lambda: _CPU  # type: ignore[assignment,return-value]
-    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
-    torch.nn.Module.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
+    torch.cuda.current_device = lambda: _CPU
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self
+    torch.nn.Module.cuda = lambda self, *args, **kwargs: self
 
 
 def patch_factories() -> None:
@@ -66,13 +68,12 @@ class _NoStream:
 
 def patch_streams() -> None:
     """Pipeline communication synchronises the device, gradient reduction asks for the current stream."""
-    torch.cuda.synchronize = lambda *args, **kwargs: None  # type: ignore[assignment]
-    torch.cuda.current_stream = torch.cuda.default_stream = lambda *args, **kwargs: _NoStream()  # type: ignore[assignment,return-value]
+    torch.cuda.synchronize = lambda *args, **kwargs: None
+    torch.cuda.current_stream = torch.cuda.default_stream = lambda *args, **kwargs: _NoStream()
 
 
 def patch_rng() -> None:
     """The model-parallel RNG tracker reads and writes the CUDA generator; on CPU the default generator takes its place."""
-    from megatron.core.tensor_parallel import random as megatron_random
 
     class CpuRngStates(megatron_random.CudaRNGStatesTracker):
         def add(self, name: str, seed: int) -> None:
@@ -95,7 +96,7 @@ def patch_rng() -> None:
     megatron_random.CudaRNGStatesTracker = CpuRngStates
     megatron_random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
     megatron_random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
-    torch.cuda.manual_seed = torch.manual_seed  # type: ignore[assignment]
+    torch.cuda.manual_seed = torch.manual_seed
 
 
 def patch_tensor_type() -> None:
@@ -108,7 +109,7 @@ def patch_tensor_type() -> None:
             return answer.replace("torch.", "torch.cuda.", 1) if ".cuda." not in answer else answer
         return answer
 
-    torch.Tensor.type = type_  # type: ignore[method-assign,assignment]
+    torch.Tensor.type = type_
 
 
 def patch_resume() -> None:
@@ -116,8 +117,6 @@ def patch_resume() -> None:
 
     They concern GPUs too, wherever torch's AdamW is used. With TE's or Apex' Adam nothing is patched.
     """
-    from megatron.core.optimizer import distrib_optimizer
-
     optimizer_class = distrib_optimizer.DistributedOptimizer
     if getattr(distrib_optimizer, "HAVE_APEX_OR_TE", False) or hasattr(optimizer_class, "_openclaw_resume"):
         return

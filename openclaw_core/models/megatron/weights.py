@@ -7,15 +7,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing, parallel_state
-from megatron.core.dist_checkpointing.core import CheckpointingException
-from megatron.core.dist_checkpointing.validation import StrictHandling
 
 from openclaw_core.checkpoint.hf import HfReader
 from openclaw_core.checkpoint.mapping import check_names
 from openclaw_core.checkpoint.torch_dist import resolve
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.megatron.builder import PackedGPT
+from openclaw_core.models.megatron.core import CheckpointingException, StrictHandling, dist_checkpointing, parallel_state
 from openclaw_core.models.megatron.hf_weights import hf_shapes, load_hf
 
 
@@ -45,7 +43,7 @@ def load_torch_dist(model: PackedGPT, folder: Path) -> None:
     try:
         state, missing, unexpected = dist_checkpointing.load(sharded, str(folder), strict=StrictHandling.RETURN_ALL)
     except (CheckpointingException, KeyError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder} can't be loaded into this model: {error}.", "Compare the architecture with the checkpoint's.") from error
+        raise UserError(f"{folder} can't be loaded into this model: {error}.", "Compare the architectures.") from error
     findings = [(f"{key} is missing.", "") for key in sorted(missing) if not key.endswith("_extra_state")]
     findings += [
         (f"{key} has no place in this architecture.", "")

@@ -11,8 +11,8 @@ from openclaw_core.models.architecture import architecture_from_hf
 from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import build_model
 from openclaw_core.models.megatron.packing import SequenceIds, make_pack
-from openclaw_core.models.megatron.weights import fingerprint, load_weights
 from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.weights import fingerprint, load_weights
 
 LAYOUTS = {
     "one": ParallelSizes(),
@@ -51,7 +51,13 @@ def run(model, pack, parallel_state):
         return model(pack), lambda out, non_loss_data=True: out
 
     answer = get_forward_backward_func()(
-        forward_step_func=step, data_iterator=None, model=[model], num_microbatches=1, seq_length=1, micro_batch_size=1,
-        forward_only=True, collect_non_loss_data=True,
+        forward_step_func=step,
+        data_iterator=None,
+        model=[model],
+        num_microbatches=1,
+        seq_length=1,
+        micro_batch_size=1,
+        forward_only=True,
+        collect_non_loss_data=True,
     )
     return answer[0] if answer else None
