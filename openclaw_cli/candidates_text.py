@@ -42,6 +42,12 @@ def quoted(text: str, most: int = 0) -> str:
     return f'"{visible(text, most)}"'
 
 
+def named(token: TokenText, most: int = 30) -> str:
+    """A token's text in quotation marks; an id without a text as it is, with '!' where the tokenizer doesn't have it."""
+    bare = token.flagged or token.text == f"<id {token.id}>"
+    return f"{token.text}{' !' if token.flagged else ''}" if bare else quoted(token.text, most)
+
+
 def steps_text(rows: Sequence[StepRow], console: Console) -> None:
     """Prints the list of steps."""
     columns = (">step", ">samples", ">opd+rl", ">opd", ">rl", ">reward", ">tokens", ">K_i", ">weights", "objective")
@@ -181,9 +187,9 @@ def _overview(positions: Sequence[PositionView]) -> Any:
     rows = []
     for one in positions:
         pull = max(one.support, key=lambda entry: abs(entry.advantage or 0.0), default=None)
-        strongest = "-" if pull is None else f"{pull.advantage or 0.0:+.3f} {quoted(pull.token.text, 24)}"
+        strongest = "-" if pull is None else f"{pull.advantage or 0.0:+.3f} {named(pull.token, 24)}"
         overlaps = " ".join("-" if c.overlap is None else str(c.overlap) for c in one.candidates)
-        token = quoted(one.token.text, 24) + ("" if not one.token.flagged else " !") + ("" if one.trained else " (not trained)")
+        token = named(one.token, 24) + ("" if one.trained else " (not trained)")
         k_star = "-" if one.k_star is None else one.k_star
         masses = share(one.student_mass), share(one.teacher_mass)
         rows.append((one.t, token, number(one.entropy, 2), k_star, overlaps or "-", *masses, number(one.signal), strongest))
@@ -211,7 +217,7 @@ def _support(one: PositionView) -> Any:
     columns = ("  support", ">q", ">p", ">w", ">d", ">A")
     rows = [
         (
-            f"  {quoted(entry.token.text, 30)}{' !' if entry.token.flagged else ''}", _prob(entry.student_logprob),
+            f"  {named(entry.token)}", _prob(entry.student_logprob),
             _prob(entry.teacher_logprob), number(entry.weight), f"{number(entry.difference)}{'c' if entry.clipped else ' '}",
             number(entry.advantage),
         )
@@ -230,7 +236,7 @@ def _token(token: TokenText, bold: bool = False) -> Text:
     from rich.text import Text
 
     style = "red" if token.flagged else "bold cyan" if bold else "cyan"
-    return Text(f"{visible(token.text, 30)} !" if token.flagged else quoted(token.text, 30), style=style)
+    return Text(named(token), style=style)
 
 
 def field(console: Console, name: str, value: str, style: str = "") -> None:
