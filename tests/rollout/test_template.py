@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import pytest
+
+from openclaw_core.errors import UserError
+from openclaw_core.rollout.template import HINT_FORMAT, ChatTemplate, with_hint
+
+SYSTEM = {"role": "system", "content": "be brief"}
+USER = {"role": "user", "content": "sort: b a"}
+TOOLS = ({"type": "function", "function": {"name": "look", "parameters": {}}},)
+
+
+def decode(template, ids):
+    return template.tokenizer.decode(list(ids))
+
+
+def test_hint_goes_into_the_last_user_message_and_nothing_else_changes(template):
+    messages = [SYSTEM, USER, {"role": "assistant", "content": "a b"}, {"role": "user", "content": "again"}]
+    plain, hinted = template.prompt_ids(messages), template.hinted_prompt_ids(messages, (), " in capitals ")
+    assert decode(template, hinted) == decode(template, plain).replace(
+        "again", "again\n\n[user's hint / instruction]\nin capitals"
+    )
+    suffix = tuple(template.tokenizer("<|im_start|>assistant\n")["input_ids"])
+    assert plain[-len(suffix) :] == hinted[-len(suffix) :] == suffix
+
+
+def test_hint_goes_before_tool_results_that_follow_the_user(template):
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "x"},
+    ]
+    hinted = with_hint(messages, "use it")
+    assert hinted[0]["content"] == USER["content"] + HINT_FORMAT.format(hint="use it")
+    assert hinted[1:] == messages[1:]
+    assert messages[0] == USER
+
+
+def test_parts_and_plain_text_give_the_same_ids(template):
+    parts = [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]
+    text = [{"role": "user", "content": "one\ntwo"}]
+    assert template.prompt_ids(parts) == template.prompt_ids(text)
+    assert template.hinted_prompt_ids(parts, (), "hint") == template.hinted_prompt_ids(text, (), "hint")
+    assert b"two" in decode(template, template.prompt_ids(parts)).encode()
+
+
+def test_without_a_user_message_the_hint_is_one(template):
+    assert with_hint([SYSTEM], "do it") == [SYSTEM, {"role": "user", "content": "[user's hint / instruction]\ndo it"}]
+
+
+def test_tools_and_thinking_reach_both_prompts(template):
+    for ids in (
+        template.prompt_ids([USER], TOOLS, thinking=False),
+        template.hinted_prompt_ids([USER], TOOLS, "hint", thinking=False),
+    ):
+        text = decode(template, ids)
+        assert '"name": "look"' in text
+        assert text.endswith("<think>\n\n</think>\n\n")
+    assert not decode(template, template.prompt_ids([USER], TOOLS)).endswith("</think>\n\n")
+
+
+def test_consecutive_tool_results_are_rendered_together(template):
+    calls = [{"id": i, "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}} for i in "ab"]
+    results = [{"role": "tool", "tool_call_id": i, "content": i} for i in "ab"]
+    text = decode(template, template.prompt_ids([USER, {"role": "assistant", "content": "", "tool_calls": calls}, *results]))
+    assert "<tool_response>\na\n</tool_response>\n<tool_response>\nb\n</tool_response><|im_end|>" in text
+
+
+def test_reply_is_the_text_of_its_ids_without_the_end(template, encode):
+    parsed = template.parse_reply(encode(" hello\nwörld "), template.prompt_ids([USER]), turn_id="t")
+    assert parsed.message == {"role": "assistant", "content": " hello\nwörld "}
+    assert parsed.flags == ()
+
+
+def test_non_canonical_ids_are_kept_as_they_are(template):
+    apart = template.tokenizer.convert_tokens_to_ids(["h", "i"])
+    together = template.tokenizer("hi")["input_ids"]
+    assert len(together) == 1
+    assert template.parse_reply(apart, (), turn_id="t").text == template.parse_reply(together, (), turn_id="t").text == "hi"
+
+
+@pytest.mark.parametrize(
+    ("reply", "opened", "message", "flags"),
+    [
+        ("<think>\nhm\n</think>\n\nyes", False, {"reasoning_content": "hm", "content": "yes"}, ()),
+        ("hm\n</think>\n\nyes", True, {"reasoning_content": "hm", "content": "yes"}, ()),
+        ("still thinking", True, {"reasoning_content": "still thinking", "content": ""}, ("unfinished_reasoning",)),
+        ("a <think> b", False, {"content": "a <think> b"}, ()),
+        (
+            'hm <tool_call>{"name": "look", "arguments": {}}</tool_call>', True,
+            {"reasoning_content": 'hm <tool_call>{"name": "look", "arguments": {}}</tool_call>', "content": ""},
+            ("unfinished_reasoning", "tool_call_in_reasoning"),
+        ),
+    ],
+)  # fmt: skip
+def test_reasoning(template, thinking_template, encode, reply, opened, message, flags):
+    used = thinking_template if opened else template
+    parsed = used.parse_reply(encode(reply), used.prompt_ids([USER]), turn_id="t", has_tools=True)
+    assert parsed.message == {"role": "assistant", **message}
+    assert parsed.flags == flags
+    assert parsed.text == reply
+
+
+def test_tool_calls_become_openai_calls(template, encode):
+    text = 'I look.\n<tool_call>\n{"name": "look", "arguments": {"at": "ü"}}\n</tool_call><tool_call>{"name": "b"}</tool_call>'
+    message = template.parse_reply(encode(text), (), turn_id="t" * 32, has_tools=True).message
+    assert message["content"] == "I look."
+    assert [c["function"] for c in message["tool_calls"]] == [
+        {"name": "look", "arguments": '{"at": "ü"}'},
+        {"name": "b", "arguments": "{}"},
+    ]
+    assert len({c["id"] for c in message["tool_calls"]}) == 2
+    alone = template.parse_reply(encode('<tool_call>{"name": "b"}</tool_call>'), (), turn_id="t", has_tools=True).message
+    assert alone["content"] is None
+
+
+@pytest.mark.parametrize("call", ["{broken", '{"arguments": {}}', '{"name": 3}', '{"name": "f", "arguments": [1]}', "[]", "1"])
+def test_malformed_calls_stay_in_the_content(template, encode, call):
+    text = f"x <tool_call>{call}</tool_call>"
+    parsed = template.parse_reply(encode(text), (), turn_id="t", has_tools=True)
+    assert parsed.message == {"role": "assistant", "content": text}
+    assert parsed.flags == ("malformed_tool_call",)
+
+
+def test_calls_are_text_where_the_request_has_no_tools(template, encode):
+    text = '<tool_call>{"name": "b"}</tool_call>'
+    assert template.parse_reply(encode(text), (), turn_id="t").message["content"] == text
+
+
+def test_odd_ids_are_flagged_and_left_out(template, encode):
+    outside = template.vocab_size
+    start = template.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    parsed = template.parse_reply((*encode("ab")[:2], outside, start, *encode("c")), (), turn_id="t")
+    assert parsed.text == "abc"
+    assert parsed.flags == ("id_out_of_range", "special_token_in_reply")
+    assert template.parse_reply(encode(""), (), turn_id="t").flags == ("empty",)
+
+
+def test_folders_without_tokenizer_or_template_are_refused(tmp_path, tokenizer):
+    with pytest.raises(UserError, match="no tokenizer folder"):
+        ChatTemplate.from_folder(tmp_path / "absent")
+    with pytest.raises(UserError, match="cannot be read"):
+        ChatTemplate.from_folder(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert ChatTemplate.from_folder(tmp_path).prompt_ids([USER]) == ChatTemplate(tokenizer).prompt_ids([USER])
+
+
+def test_template_errors_are_sentences(template):
+    with pytest.raises(UserError, match="cannot render"):
+        template.prompt_ids([{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": 3, "arguments": "{}"}}]}])
