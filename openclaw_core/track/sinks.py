@@ -1,4 +1,4 @@
-"""Where metrics go: always a JSONL file, and TensorBoard where the package is there and a folder is asked for."""
+"""Where metrics go: always a JSONL file, and TensorBoard files where its package is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import UserError
 from . import jsonl
 from .jsonl import Problem
 
@@ -38,24 +37,29 @@ class JsonlSink:
 
 
 class TensorBoardSink:
-    """Event files for TensorBoard; raises UserError where its package is missing. Numbers that aren't finite are left out."""
+    """Event files for TensorBoard, through torch's writer. Numbers that aren't finite are left out.
+
+    A writer that begins at a step takes back what earlier ones wrote from that step on, as a resume does.
+    """
 
     def __init__(self, folder: Path) -> None:
-        if find_spec("tensorboard") is None:
-            raise UserError("TensorBoard files need the package tensorboard.", "Install it: pip install 'openclaw-rl[track]'.")
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder))
+        self.folder = folder
+        self._writer: Any = None
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
         """Add each finite number as a scalar."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder), purge_step=step)
         for name, value in metrics.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
                 self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flush the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class Sinks:
@@ -75,9 +79,11 @@ class Sinks:
             sink.close()
 
 
-def open_sinks(metrics: Path, tensorboard: Path | None = None) -> Sinks:
-    """The JSONL file, and TensorBoard files where a folder is given."""
-    return Sinks(JsonlSink(metrics), *([TensorBoardSink(tensorboard)] if tensorboard else []))
+def open_sinks(metrics: Path) -> Sinks:
+    """The JSONL file and, where the package tensorboard is installed (the extra `track`), event files in a folder beside it."""
+    if find_spec("tensorboard") is None:
+        return Sinks(JsonlSink(metrics))
+    return Sinks(JsonlSink(metrics), TensorBoardSink(metrics.parent / "tensorboard"))
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from openclaw_core.config.schema import Config
-from openclaw_core.errors import UserError
 from openclaw_core.track import metrics, sinks
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -77,7 +78,29 @@ def test_no_file_is_no_metrics(tmp_path):
     assert sinks.read_metrics(tmp_path / "metrics.jsonl") == ([], [])
 
 
-def test_tensorboard_where_it_is_installed(tmp_path, monkeypatch):
+def test_tensorboard_takes_finite_numbers_where_it_is_installed(tmp_path, monkeypatch):
+    written = []
+
+    class Writer:
+        def __init__(self, folder, purge_step):
+            written.append((Path(folder).name, purge_step))
+
+        def add_scalar(self, name, value, step):
+            written.append((name, value, step))
+
+        def close(self):
+            written.append("closed")
+
+    monkeypatch.setattr(sinks, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    opened = sinks.open_sinks(tmp_path / "metrics.jsonl")
+    opened.write(5, {"loss/total": 0.5, "loss/opd": float("nan"), "loss/kl": None})
+    opened.close()
+    assert written == [("tensorboard", 5), ("loss/total", 0.5, 5), "closed"]
+    assert sinks.read_metrics(tmp_path / "metrics.jsonl")[0][0]["loss/total"] == 0.5
+
+
+def test_without_tensorboard_there_is_the_file_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(sinks, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="tensorboard"):
-        sinks.open_sinks(tmp_path / "metrics.jsonl", tmp_path / "events")
+    sinks.open_sinks(tmp_path / "metrics.jsonl").write(1, {"loss/total": 0.5})
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
