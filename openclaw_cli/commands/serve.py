@@ -36,17 +36,11 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the student to clients and capture what they say, without training."""
-    import os
-
-    from openclaw_core.config.checks import check_environment
     from openclaw_core.config.load import load_profile
-    from openclaw_core.errors import UsageFindings
-    from openclaw_core.run.plan import missing_sources
+    from openclaw_core.run.preflight import preflight
 
     resolved = load_profile(profile, overrides or [])
-    missing = missing_sources(resolved.config) + check_environment(resolved.config, os.environ)
-    if missing:
-        raise UsageFindings("The proxy can't start:", missing)
+    preflight(resolved.config)
     out = active()
     for what, remedy in resolved.warnings:
         out.warn(what, remedy)

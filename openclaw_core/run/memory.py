@@ -11,7 +11,8 @@ optimizer    (8, or 12 with an fp32 master copy) P / d     (Adam's two means; sh
 layer        A = b [4 h / s + (2 (q + 2 kv) + q + 3 f) / t]           (per token; attention keeps no N x N matrix)
 activations  recompute: N (b L h / s + A)      else: N L A            (times p micro-batches in flight)
 logits       b rows V / t + 4 x 1024 V / t     (rows <= N that predict response tokens; gradient in place; a chunk in fp32)
-teacher      weights + N A + chunk logits      (forward only: one layer at a time)
+teacher      weights + N A + chunk logits + kept b h x (batch x M x longest reply) / d      (forward only: one layer at a
+             time; hidden states of reply tokens stay until the step; M = loss.max_candidates)
 KV cache     2 L kv b / min(t, kv_heads) per token
 
 Checked against megatron-core on one H200 with Qwen3-4B's shape in bf16: A is 112 KB a token, measured 118; training with
@@ -45,15 +46,22 @@ class Memory:
     """Estimate of one role: parts on each of its devices, and parts on the host for each of its processes.
 
     kv_tokens is how many tokens fit into an engine's KV cache (None for roles without one, or unknown device memory).
+    elastic_bytes of a device's parts are taken only where there is room: a cache beyond one sequence of full length.
     """
 
     device: tuple[Part, ...]
     host: tuple[Part, ...]
     kv_tokens: int | None = None
+    elastic_bytes: int = 0
 
     @property
     def device_bytes(self) -> int:
         return sum(part.bytes for part in self.device)
+
+    @property
+    def least_bytes(self) -> int:
+        """What a device must have for the role to run at all."""
+        return self.device_bytes - self.elastic_bytes
 
     @property
     def host_bytes(self) -> int:
@@ -130,8 +138,9 @@ def teacher_memory(arch: Architecture, split: Split, config: Config) -> Memory:
         Part("weights", weights),
         Part("activations", tokens * layer_activation(arch, split, width)),
         Part("logits", (width + 4) * min(tokens, CHUNK_ROWS) * columns),
+        Part("kept hidden states", kept // split.data),
     )
-    return Memory(device, (_process(config), Part("loading", weights), Part("kept hidden states", kept // split.data)))
+    return Memory(device, (_process(config), Part("loading", weights)))
 
 
 def engine_memory(arch: Architecture, devices: int, config: Config, width: int) -> Memory:
@@ -141,7 +150,7 @@ def engine_memory(arch: Architecture, devices: int, config: Config, width: int) 
     """
     weights = shard_parameters(arch, Split(tensor=devices)) * width
     token = kv_token_bytes(arch, devices, width)
-    cache = token * config.rollout.context_length
+    cache = least = token * config.rollout.context_length
     kv_tokens = None
     if config.partition.device == "cuda" and config.partition.device_memory_gib is not None:
         room = int(config.partition.device_memory_gib * GIB * KV_SHARE) - weights
@@ -149,18 +158,13 @@ def engine_memory(arch: Architecture, devices: int, config: Config, width: int) 
     elif config.partition.device == "cpu":
         cache *= config.users.concurrency if config.users else 1
     device = (Part("weights", weights), Part("KV cache", cache))
-    return Memory(device, (_process(config), Part("loading", weights)), kv_tokens)
+    return Memory(device, (_process(config), Part("loading", weights)), kv_tokens, cache - least)
 
 
 def kv_token_bytes(arch: Architecture, devices: int, width: int) -> int:
     """Keys and values of one token on one device of an engine; heads are copied where devices outnumber them."""
     heads = max(arch.kv_heads // devices, 1)
     return 2 * arch.layers * heads * arch.head_dim * width
-
-
-def least_engine_bytes(arch: Architecture, devices: int, context: int, width: int) -> int:
-    """What an engine can't do without on one device: weights and the cache of one sequence of full length."""
-    return shard_parameters(arch, Split(tensor=devices)) * width + kv_token_bytes(arch, devices, width) * context
 
 
 def _process(config: Config) -> Part:

@@ -31,13 +31,6 @@ def _megatron_violations(role: str, shape: Shape, config: Config, arch: Architec
         ]
     if shape.context > 1:
         found.append((f"{key}.context_parallel is {shape.context}; context parallelism is not supported.", "Set it to 1."))
-    if role == "teacher" and shape.pipeline > 1:
-        found.append(
-            (
-                f"{key}.pipeline_parallel is {shape.pipeline}; the teacher has no pipeline stages.",
-                "Set it to 1, and tensor_parallel higher.",
-            )
-        )
     cut = shape.unit * shape.pipeline * shape.context
     if shape.devices % cut:
         sizes = f"tensor x pipeline x context parallel = {shape.unit} x {shape.pipeline} x {shape.context} = {cut}"
@@ -45,7 +38,9 @@ def _megatron_violations(role: str, shape: Shape, config: Config, arch: Architec
             (f"{key}.devices is {shape.devices}, no multiple of {sizes}.", f"Use a multiple of {cut}, or smaller parallel sizes.")
         )
     elif role == "actor" and shape.data > config.train.batch_size:
-        what = f"The actor has {shape.data} data parallel ranks, but train.batch_size is {config.train.batch_size}: some would idle."
+        what = (
+            f"The actor has {shape.data} data parallel ranks, but train.batch_size is {config.train.batch_size}: some would idle."
+        )
         found.append((what, "Use fewer partition.actor.devices or a larger batch."))
     if shape.unit > per_node:
         found.append(

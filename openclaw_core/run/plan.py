@@ -330,8 +330,8 @@ def _memory_warnings(roles: dict[str, RolePlan], config: Config) -> list[Finding
     found: list[Finding] = []
     if config.partition.device == "cuda" and limit is not None:
         for role in roles.values():
-            if role.memory is not None and role.memory.device_bytes > limit * GIB:
-                need = role.memory.device_bytes / GIB
+            if role.memory is not None and role.memory.least_bytes > limit * GIB:
+                need = role.memory.least_bytes / GIB
                 what = f"The {role.name} needs about {need:.1f} GiB on each device, more than the {limit:g} GiB it has."
                 found.append((what, "Raise its tensor parallel size or devices, or lower train.max_tokens_per_device."))
     host = config.partition.host_memory_gib

@@ -176,7 +176,6 @@ def test_contradictions_come_with_the_violations() -> None:
         (["rollout.engine=embedded"], "this engine runs on one device"),
         (["train.batch_size=1", "partition.actor.tensor_parallel=1"], "train.batch_size is 1"),
         (["rollout.context_length=300000", "train.max_tokens_per_device=300000"], "was made for 262144 positions"),
-        (["partition.teacher.pipeline_parallel=2", "partition.teacher.devices=2"], "no pipeline stages"),
     ],
 )
 def test_violations(overrides: list[str], says: str) -> None:
