@@ -1,0 +1,73 @@
+"""Ranks that load a converted checkpoint with megatron itself, compute logits, and save it in megatron's own ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from openclaw_core.models.architecture import architecture_from_hf
+from openclaw_core.models.megatron import parallel
+from openclaw_core.models.megatron.builder import build_model, transformer_config
+from openclaw_core.models.megatron.packing import SequenceIds, make_pack
+from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+
+LAYOUTS = {"one": ParallelSizes(), "tp2": ParallelSizes(tensor=2), "pp2": ParallelSizes(pipeline=2)}
+
+
+def load_and_save(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
+    for (name, sizes), port in zip(LAYOUTS.items(), ports, strict=False):
+        world = sizes.model_ranks
+        if rank >= world:
+            continue
+        device = parallel.start(Rendezvous("127.0.0.1", port, rank, world), sizes, seed=1)
+        for kind in json.loads((folder / "kinds.json").read_text()):
+            arch = architecture_from_hf(folder / kind)
+            model = build_model(arch, sizes, torch.float32, device=device, trainable=False, random_weights=True)
+            load(model, folder / f"{kind}.td" / "release")
+            if sizes.pipeline == 1:
+                pack = make_pack([SequenceIds(tuple(range(5, 6)), tuple(range(6, 25)))], device, multiple=1)
+                with torch.no_grad():
+                    torch.save(model(pack), folder / f"{kind}.{name}.{rank}.pt")
+            save(model, folder / f"{kind}.{name}.saved", {})
+            save(model, folder / f"{kind}.{name}.split", {"singleton_local_shards": True})
+            if name == "one":
+                load(plain(arch, sizes), folder / f"{kind}.td" / "release")
+        parallel.stop()
+
+
+def load(model, folder: Path) -> None:
+    """Every key that the model asks for must be there, extra states included."""
+    from megatron.core import dist_checkpointing
+
+    state = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(folder), strict="raise_unexpected")
+    missing, unexpected = model.load_state_dict(state["model"], strict=False)
+    assert not unexpected, unexpected
+    assert not [key for key in missing if "_extra_state" not in key], missing
+
+
+def save(model, folder: Path, metadata: dict) -> None:
+    from megatron.core import dist_checkpointing
+
+    if dist.get_rank() == 0:
+        folder.mkdir()
+    dist.barrier()
+    dist_checkpointing.save({"model": model.sharded_state_dict(metadata=metadata or None), "iteration": 7}, str(folder))
+    dist.barrier()
+
+
+def plain(arch, sizes: ParallelSizes):
+    """A GPTModel of megatron's own local spec."""
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+
+    return GPTModel(
+        transformer_config(arch, sizes, torch.float32, recompute=False, random_weights=True),
+        get_gpt_layer_local_spec(qk_layernorm=arch.qk_norm, normalization="RMSNorm"),
+        vocab_size=arch.vocab,
+        max_sequence_length=64,
+        share_embeddings_and_output_weights=arch.tied,
+        position_embedding_type="rope",
+    )

@@ -1,0 +1,108 @@
+"""torch_dist folders that can't be trusted or aren't whole; boxes across chunks; megatron's common state."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from argparse import Namespace
+
+import pytest
+import torch
+
+from openclaw_core.checkpoint.convert import convert, plan_conversion
+from openclaw_core.checkpoint.torch_dist import Part, TorchDistReader, resolve, write_folder
+from openclaw_core.errors import UserError
+
+
+@pytest.fixture
+def converted(make_hf, tmp_path):
+    convert(plan_conversion(make_hf(), tmp_path / "td"))
+    return resolve(tmp_path / "td")
+
+
+class Evil:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+def test_metadata_runs_no_code(converted, tmp_path):
+    (converted / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
+    with pytest.raises(UserError, match=r"mkdir has no place in checkpoint metadata"):
+        TorchDistReader(converted)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_common_state_runs_no_code(converted, tmp_path):
+    torch.save({"args": Evil(tmp_path / "ran")}, converted / "common.pt")
+    with pytest.raises(UserError, match="can't be read safely"):
+        TorchDistReader(converted).common()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_stored_tensor_runs_no_code(converted, tmp_path):
+    reader = TorchDistReader(converted)
+    chunk = reader.contents.tensors["decoder.final_layernorm.weight"].chunks[0]
+    data = bytearray((converted / chunk.file).read_bytes())
+    evil = tmp_path / "evil.pt"
+    torch.save(Evil(tmp_path / "ran"), evil)
+    data[chunk.start : chunk.start + evil.stat().st_size] = evil.read_bytes()
+    (converted / chunk.file).write_bytes(data)
+    with pytest.raises(UserError, match="can't be read"):
+        reader.read("decoder.final_layernorm.weight", (0,), (32,))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_metadata_must_stay_in_its_folder(converted):
+    data = (converted / ".metadata").read_bytes()
+    (converted / ".metadata").write_bytes(data.replace(b"__0_0.distcp", b"/0_0.distcp/"))
+    with pytest.raises(UserError, match="points outside"):
+        TorchDistReader(converted)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove"])
+def test_half_written(converted, damage):
+    path = next(converted.glob("*.distcp"))
+    if damage == "truncate":
+        os.truncate(path, path.stat().st_size // 2)
+    else:
+        path.unlink()
+    with pytest.raises(UserError, match="half-written"):
+        TorchDistReader(converted)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04K\x01.", b"garbage"])
+def test_broken_metadata(converted, data):
+    (converted / ".metadata").write_bytes(data)
+    with pytest.raises(UserError, match="can't be read"):
+        TorchDistReader(converted)
+
+
+def test_boxes_cross_chunks_and_holes_are_seen(tmp_path):
+    whole = torch.arange(60.0).reshape(6, 10)
+    boxes = [((0, 0), (2, 10)), ((2, 0), (4, 5)), ((2, 5), (4, 5))]
+    parts = [Part("t", o, s, lambda o=o, s=s: whole[o[0] : o[0] + s[0], o[1] : o[1] + s[1]].clone()) for o, s in boxes]
+    write_folder(tmp_path / "a", {"t": ((6, 10), torch.float32)}, parts, {}, {"iteration": 5})
+    reader = TorchDistReader(tmp_path / "a")
+    assert torch.equal(reader.read("t", (1, 3), (4, 6)), whole[1:5, 3:9])
+    assert torch.equal(reader.read("t", (3, 6), (2, 2)), whole[3:5, 6:8])
+    assert reader.common() == {"iteration": 5}
+    write_folder(tmp_path / "b", {"t": ((6, 10), torch.float32)}, parts[:2], {}, {})
+    with pytest.raises(UserError, match="isn't stored completely"):
+        TorchDistReader(tmp_path / "b").read("t", (0, 0), (6, 10))
+
+
+def test_common_state_of_both_generations(tmp_path):
+    """megatron-core 0.16 writes common.pt, 0.19 an entry with a list of one."""
+    import io
+
+    buffer = io.BytesIO()
+    torch.save([{"args": Namespace(num_layers=3), "iteration": 9}], buffer)
+    one = Part("t", (0,), (2,), lambda: torch.zeros(2))
+    write_folder(tmp_path / "a", {"t": ((2,), torch.float32)}, [one], {"common_state/shard_0_1": buffer.getvalue()}, {})
+    (tmp_path / "a" / "common.pt").unlink()
+    assert TorchDistReader(tmp_path / "a").common() == {"args": Namespace(num_layers=3), "iteration": 9}
+    torch.save({"args": Namespace(num_layers=4)}, tmp_path / "a" / "common.pt")
+    assert TorchDistReader(tmp_path / "a").common()["args"].num_layers == 4
