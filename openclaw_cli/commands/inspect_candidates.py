@@ -168,7 +168,7 @@ def _show_sample(reader: DumpReader, step: int, sample: str, texts: TokenTexts, 
 
 def _check_tokenizer(recorded: str, texts: TokenTexts) -> None:
     if recorded and texts.hash and recorded != texts.hash:
-        active().warn(f"The dump was written with tokenizer {recorded}, this one is {texts.hash}: texts may be wrong.")
+        active().warn(f"The dump was written with tokenizer {recorded[:12]}, this one is {texts.hash[:12]}: texts may be wrong.")
 
 
 def _write_page(reader: DumpReader, step: int | None, sample: str | None, filters: object, texts: TokenTexts, path: Path) -> None:

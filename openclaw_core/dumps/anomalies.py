@@ -30,7 +30,8 @@ class Anomaly:
 
 def anomalies(header: StepHeader, sample: SampleDump, last_id: int | None = None) -> list[Anomaly]:
     """All anomalies of a sample; last_id is the tokenizer's last id (the header's vocabulary counts where it is None)."""
-    last = header.vocab - 1 if last_id is None else min(last_id, header.vocab - 1)
+    ends = [end for end in (last_id, header.vocab - 1) if end is not None and end >= 0]
+    last = min(ends, default=np.iinfo(np.int32).max)
     found = [*_non_finite(sample), *_ids(sample, last), *_duplicates(sample), *_sizes(header, sample), *_arithmetic(sample)]
     return [Anomaly(what, tensor, int(bad.sum()), _first(bad)) for what, tensor, bad in found if bad.any()]
 
@@ -73,7 +74,7 @@ def _duplicates(sample: SampleDump) -> Found:
 
 def _sizes(header: StepHeader, sample: SampleDump) -> Found:
     width = max((array.shape[-1] for name in TOP_TENSORS if (array := sample.get(name)) is not None), default=0)
-    yield f"top-K of {width} ids over a vocabulary of {header.vocab}", "student_ids", np.asarray(width > header.vocab)
+    yield f"top-K of {width} ids over a vocabulary of {header.vocab}", "student_ids", np.asarray(width > header.vocab > 0)
     k_star, overlap = sample.get("k_star"), sample.get("overlap")
     if k_star is not None:
         yield (

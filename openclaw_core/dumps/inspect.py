@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import UsageError
 from .anomalies import Anomaly, anomalies
-from .position import PositionView, choose_positions, position
+from .position import Positions, PositionView, choose_positions
 from .reader import DumpReader
 from .schema import SampleDump, StepHeader
 from .summary import SampleSummary, mean, overlap_at_k_star, signal, summarise
@@ -115,6 +115,7 @@ def show_sample(
     chosen = choose_positions(sample, start=start, end=end, sort=sort, min_overlap=min_overlap)
     prompt = sample.get("prompt_ids")
     known = texts.path is not None
+    all_positions = Positions(header, sample, texts)
     return SampleView(
         header=header,
         sample=sample,
@@ -122,7 +123,7 @@ def show_sample(
         reply=texts.many(sample.tensors["response_ids"]) if known else None,
         summary=summarise(header, sample),
         anomalies=anomalies(header, sample, texts.last_id),
-        positions=[position(header, sample, t, texts) for t in chosen[:limit]],
+        positions=[all_positions.at(t) for t in chosen[:limit]],
         matching=len(chosen),
     )
 

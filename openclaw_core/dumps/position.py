@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .schema import SampleDump, StepHeader
-from .selection import gaps, why_position
+from .selection import gaps, spans, why_position
 from .summary import at_clip, mass, overlap_at_k_star, signal
 from .tokens import TokenText, TokenTexts
 
@@ -67,30 +67,83 @@ class PositionView:
     support: list[SupportEntry]
 
 
-def position(header: StepHeader, sample: SampleDump, t: int, texts: TokenTexts) -> PositionView:
-    """Everything of position t (0 <= t < R)."""
-    k_star = _number(sample.get("k_star"), t)
-    chosen = None if k_star is None else int(k_star)
-    student_ids = _row(sample.get("student_ids"), t)
-    own = set(_ids(student_ids))
-    teacher_ids = sample.get("teacher_ids")
-    at_k_star = teacher_ids[chosen, t] if teacher_ids is not None and chosen is not None and chosen < len(teacher_ids) else None
-    return PositionView(
-        t=t,
-        token=texts.one(sample.tensors["response_ids"][t]),
-        trained=bool(sample.tensors["loss_mask"][t]),
-        sampled_logprob=_number(sample.get("sampled_logprobs"), t),
-        engine_logprob=_number(sample.get("engine_logprobs"), t),
-        entropy=_number(sample.get("entropy"), t),
-        k_star=chosen,
-        why=why_position(header, sample, t) if chosen is not None else "no choice in this dump",
-        signal=_number(signal(sample), t),
-        student_mass=_number(mass(sample, "support_student"), t),
-        teacher_mass=_number(mass(sample, "support_teacher"), t),
-        student=_top(student_ids, _row(sample.get("student_logprobs"), t), set(_ids(at_k_star)), texts),
-        candidates=_candidates(sample, t, chosen, own, texts),
-        support=_support(header, sample, t, texts),
-    )
+class Positions:
+    """The positions of one sample, as values. What all of them share is computed once."""
+
+    def __init__(self, header: StepHeader, sample: SampleDump, texts: TokenTexts) -> None:
+        self.header, self.sample, self.texts = header, sample, texts
+        self._gaps = gaps(sample)
+        self._spans = spans(header, sample)
+        self._numbers = {name: sample.get(name) for name in ("sampled_logprobs", "engine_logprobs", "entropy")} | {
+            "signal": signal(sample),
+            "student_mass": mass(sample, "support_student"),
+            "teacher_mass": mass(sample, "support_teacher"),
+        }
+
+    def at(self, t: int) -> PositionView:
+        """Everything of position t (0 <= t < R)."""
+        sample = self.sample
+        k_star = _number(sample.get("k_star"), t)
+        chosen = None if k_star is None else int(k_star)
+        student_ids, teacher_ids = _row(sample.get("student_ids"), t), sample.get("teacher_ids")
+        at_k_star = (
+            teacher_ids[chosen, t] if teacher_ids is not None and chosen is not None and chosen < len(teacher_ids) else None
+        )
+        numbers = {name: _number(array, t) for name, array in self._numbers.items()}
+        return PositionView(
+            t=t,
+            token=self.texts.one(sample.tensors["response_ids"][t]),
+            trained=bool(sample.tensors["loss_mask"][t]),
+            sampled_logprob=numbers["sampled_logprobs"],
+            engine_logprob=numbers["engine_logprobs"],
+            entropy=numbers["entropy"],
+            k_star=chosen,
+            why="no choice in this dump" if chosen is None else why_position(self.header, sample, t, self._spans),
+            signal=numbers["signal"],
+            student_mass=numbers["student_mass"],
+            teacher_mass=numbers["teacher_mass"],
+            student=self._top(student_ids, _row(sample.get("student_logprobs"), t), set(_ids(at_k_star))),
+            candidates=self._candidates(t, chosen, set(_ids(student_ids))),
+            support=self._support(t),
+        )
+
+    def _candidates(self, t: int, chosen: int | None, own: set[int]) -> list[CandidateTop]:
+        ids, logprobs = self.sample.get("teacher_ids"), self.sample.get("teacher_logprobs")
+        overlap = self.sample.get("overlap")
+        if ids is None or logprobs is None:
+            return []
+        return [
+            CandidateTop(
+                k=k,
+                chosen=k == chosen,
+                overlap=None if overlap is None else int(overlap[k, t]),
+                gap=None if self._gaps is None else float(self._gaps[k, t]),
+                top=self._top(ids[k, t], logprobs[k, t], own),
+            )
+            for k in range(ids.shape[0])
+        ]
+
+    def _support(self, t: int) -> list[SupportEntry]:
+        ids, mask = self.sample.get("support_ids"), self.sample.get("support_mask")
+        if ids is None:
+            return []
+        columns = ("support_student", "support_teacher", "weights", "differences", "advantages")
+        rows = {name: _row(self.sample.get(name), t) for name in columns}
+        entries = []
+        for place in range(ids.shape[1]):
+            if mask is not None and not mask[t, place]:
+                continue
+            student, teacher, weight, difference, advantage = (_number(rows[name], place) for name in columns)
+            clipped = difference is not None and bool(at_clip(self.header, np.asarray([difference]))[0])
+            token = TokenText(-1, "<rest>") if ids[t, place] < 0 else self.texts.one(ids[t, place])
+            entries.append(SupportEntry(token, student, teacher, weight, difference, clipped, advantage))
+        return entries
+
+    def _top(self, ids: np.ndarray | None, logprobs: np.ndarray | None, other: set[int]) -> list[TokenProb]:
+        if ids is None or logprobs is None:
+            return []
+        pairs = [(int(token), float(value)) for token, value in zip(ids, logprobs, strict=True) if token >= 0]
+        return [TokenProb(self.texts.one(token), math.exp(min(value, 700.0)), value, token in other) for token, value in pairs]
 
 
 def choose_positions(
@@ -105,47 +158,6 @@ def choose_positions(
     if sort == "signal" and pull is not None:
         chosen = chosen[np.argsort(-pull[chosen], kind="stable")]
     return [int(t) for t in chosen]
-
-
-def _candidates(sample: SampleDump, t: int, chosen: int | None, own: set[int], texts: TokenTexts) -> list[CandidateTop]:
-    ids, logprobs, overlap, gap = (sample.get("teacher_ids"), sample.get("teacher_logprobs"), sample.get("overlap"), gaps(sample))
-    if ids is None or logprobs is None:
-        return []
-    return [
-        CandidateTop(
-            k=k,
-            chosen=k == chosen,
-            overlap=None if overlap is None else int(overlap[k, t]),
-            gap=None if gap is None else float(gap[k, t]),
-            top=_top(ids[k, t], logprobs[k, t], own, texts),
-        )
-        for k in range(ids.shape[0])
-    ]
-
-
-def _support(header: StepHeader, sample: SampleDump, t: int, texts: TokenTexts) -> list[SupportEntry]:
-    ids, mask = sample.get("support_ids"), sample.get("support_mask")
-    if ids is None:
-        return []
-    columns = ("support_student", "support_teacher", "weights", "differences", "advantages")
-    rows = {name: _row(sample.get(name), t) for name in columns}
-    entries = []
-    for place in range(ids.shape[1]):
-        if mask is not None and not mask[t, place]:
-            continue
-        student, teacher, weight, difference, advantage = (_number(rows[name], place) for name in columns)
-        clipped = difference is not None and bool(at_clip(header, np.asarray([difference]))[0])
-        token_id = int(ids[t, place])
-        token = TokenText(-1, "<rest>") if token_id < 0 else texts.one(token_id)
-        entries.append(SupportEntry(token, student, teacher, weight, difference, clipped, advantage))
-    return entries
-
-
-def _top(ids: np.ndarray | None, logprobs: np.ndarray | None, other: set[int], texts: TokenTexts) -> list[TokenProb]:
-    if ids is None or logprobs is None:
-        return []
-    pairs = [(int(token), float(value)) for token, value in zip(ids, logprobs, strict=True) if token >= 0]
-    return [TokenProb(texts.one(token), math.exp(min(value, 700.0)), value, token in other) for token, value in pairs]
 
 
 def _ids(row: np.ndarray | None) -> list[int]:

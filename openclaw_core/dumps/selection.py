@@ -9,6 +9,7 @@ import numpy as np
 from .schema import SampleDump, StepHeader
 
 HEEDED = 0.5
+SPANS_TOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,9 @@ def why_candidate(header: StepHeader, sample: SampleDump, k: int) -> str:
         lost_ties = int(((overlap[k] == best) & (k_star != k)).sum())
         ties = f"; {lost_ties} ties lost to a lower number" if lost_ties else ""
         return f"largest O at {share:.0%} of positions{ties}"
-    return "; ".join(dict.fromkeys(_why_in_span(span, k, len(spans(header, sample)) > 1) for span in spans(header, sample)[:4]))
+    found = spans(header, sample)
+    more = [f"and {len(found) - SPANS_TOLD} more spans"] if len(found) > SPANS_TOLD else []
+    return "; ".join([*(_why_in_span(span, k, len(found) > 1) for span in found[:SPANS_TOLD]), *more])
 
 
 def _why_in_span(span: SpanView, k: int, several: bool) -> str:
@@ -120,8 +123,8 @@ def _why_in_span(span: SpanView, k: int, several: bool) -> str:
     return f"{where}not chosen: sum of O {total} < {best} of {span.best}"
 
 
-def why_position(header: StepHeader, sample: SampleDump, t: int) -> str:
-    """One phrase on why k* is what it is at position t."""
+def why_position(header: StepHeader, sample: SampleDump, t: int, found: list[SpanView]) -> str:
+    """One phrase on why k* is what it is at position t; found are the sample's spans."""
     if header.selection == "shortest" or sample.candidates == 1:
         return "first candidate" if sample.candidates > 1 else "only candidate"
     overlap = sample.get("overlap")
@@ -132,5 +135,5 @@ def why_position(header: StepHeader, sample: SampleDump, t: int) -> str:
         tied = np.flatnonzero(overlap[:, t] == best)
         tie = f" ({', '.join(map(str, tied))} tie: the lowest number wins)" if len(tied) > 1 else ""
         return f"largest O here, {best}{tie}"
-    span = next((span for span in spans(header, sample) if span.start <= t < span.end), None)
+    span = next((span for span in found if span.start <= t < span.end), None)
     return "outside every step span: candidate 0" if span is None else _why_in_span(span, span.best, True)

@@ -30,6 +30,7 @@ class TokenTexts:
         self.last_id: int | None = None
         self.hash = ""
         self._tokenizer: Any = None
+        self._known: dict[int, TokenText] = {}
         if path is None:
             return
         from tokenizers import Tokenizer
@@ -44,6 +45,11 @@ class TokenTexts:
     def one(self, token_id: int) -> TokenText:
         """The text of one id; a piece of a character is shown as the vocabulary has it."""
         token_id = int(token_id)
+        if token_id not in self._known:
+            self._known[token_id] = self._look_up(token_id)
+        return self._known[token_id]
+
+    def _look_up(self, token_id: int) -> TokenText:
         if self._tokenizer is None:
             return TokenText(token_id, f"<id {token_id}>")
         piece = self._tokenizer.id_to_token(token_id) if token_id >= 0 else None
@@ -71,5 +77,5 @@ class TokenTexts:
 
 
 def tokenizer_hash(path: Path) -> str:
-    """What names a tokenizer in dump headers: the first 16 hex digits of the SHA-256 of its tokenizer.json."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    """What names a tokenizer in dump headers: the SHA-256 of its tokenizer.json, as hex digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

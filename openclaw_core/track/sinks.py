@@ -89,7 +89,8 @@ def open_sinks(metrics: Path) -> Sinks:
 def read_metrics(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
     """The metrics of each step, rising, with what could not be read; ([], []) where there is no file yet.
 
-    A line of an earlier step begins a resume: what was written for later steps before it is no longer part of the run.
+    A line of an earlier step begins a resume: what was written for later steps before it is no longer part of the run. Lines of
+    one step add up, the later one counts where both have a metric.
     """
     if not path.exists():
         return [], []
@@ -102,5 +103,6 @@ def read_metrics(path: Path) -> tuple[list[dict[str, Any]], list[Problem]]:
             problems.append(Problem(path.name, "has no step", item.number))
         else:
             step = item.record["step"]
-            steps = {earlier: record for earlier, record in steps.items() if earlier < step} | {step: item.record}
+            same = {**steps.get(step, {}), **item.record}
+            steps = {earlier: record for earlier, record in steps.items() if earlier < step} | {step: same}
     return [steps[step] for step in sorted(steps)], problems

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from openclaw_core.config.schema import Loss  # noqa: E402
 from openclaw_core.dumps.anomalies import anomalies  # noqa: E402
 from openclaw_core.dumps.collect import collect  # noqa: E402
-from openclaw_core.dumps.position import position  # noqa: E402
+from openclaw_core.dumps.position import Positions  # noqa: E402
 from openclaw_core.dumps.reader import DumpReader  # noqa: E402
 from openclaw_core.dumps.schema import HintDump, SampleDump, StepDump, StepHeader  # noqa: E402
 from openclaw_core.dumps.tokens import TokenTexts  # noqa: E402
@@ -87,7 +87,7 @@ def test_what_the_loss_chose_is_what_the_dump_says(tmp_path, subset, selection, 
     assert hinted.get("support_ids").shape == (5, 4 + (tail == "bin"))
     assert rl_only.get("teacher_ids") is None
     assert rl_only.get("student_ids") is not None
-    entries = position(dump.header, hinted, 0, TokenTexts(None)).support
+    entries = Positions(dump.header, hinted, TokenTexts(None)).at(0).support
     assert [entry.token.text for entry in entries if entry.token.id < 0] == ["<rest>"] * (tail == "bin")
     if subset == "teacher":
         k = hinted.get("k_star")[0]

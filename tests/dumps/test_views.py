@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openclaw_core.dumps.anomalies import anomalies
 from openclaw_core.dumps.inspect import Filters, dumps_folder, list_samples, list_steps, show_sample, step_of_sample, view_record
 from openclaw_core.dumps.page import step_page
-from openclaw_core.dumps.position import choose_positions, position
+from openclaw_core.dumps.position import Positions, choose_positions
 from openclaw_core.dumps.reader import DumpReader
 from openclaw_core.dumps.selection import expected_k_star, gaps, spans, why_candidate, why_position
 from openclaw_core.dumps.summary import summarise
@@ -53,7 +53,7 @@ def test_right_dumps_have_no_anomalies_and_the_rule_is_found_again(subset, selec
 def test_every_position_agrees_with_the_arrays(seed, selection, k, candidates):
     header, sample = first(seed=seed, selection=selection, k=k, candidates=(candidates,))
     for t in range(sample.length):
-        one = position(header, sample, t, NO_TEXTS)
+        one = Positions(header, sample, NO_TEXTS).at(t)
         assert [entry.token.id for entry in one.student] == list(sample.tensors["student_ids"][t])
         for candidate in one.candidates:
             shared = {entry.token.id for entry in candidate.top} & {entry.token.id for entry in one.student}
@@ -61,13 +61,13 @@ def test_every_position_agrees_with_the_arrays(seed, selection, k, candidates):
         assert [candidate.k for candidate in one.candidates if candidate.chosen] == [sample.tensors["k_star"][t]]
         assert one.signal == pytest.approx(sum(abs(entry.advantage) for entry in one.support))
         assert one.student_mass == pytest.approx(sum(np.exp(entry.student_logprob) for entry in one.support))
-        assert why_position(header, sample, t)
+        assert why_position(header, sample, t, spans(header, sample))
 
 
 def test_the_summary_is_the_mean_of_the_positions():
     header, sample = first(selection="token_optimal")
     summary = summarise(header, sample)
-    views = [position(header, sample, t, NO_TEXTS) for t in range(sample.length)]
+    views = [Positions(header, sample, NO_TEXTS).at(t) for t in range(sample.length)]
     assert summary.signal == pytest.approx(np.mean([one.signal for one in views]))
     assert summary.student_mass == pytest.approx(np.mean([one.student_mass for one in views]))
     assert summary.teacher_mass == pytest.approx(np.mean([one.teacher_mass for one in views]))
@@ -111,13 +111,13 @@ def test_ties_go_to_the_lower_number_and_are_told():
     assert "tied with 1: the lowest number wins" in why_candidate(header, tied, 0)
     assert "not chosen: tied" in why_candidate(header, tied, 1)
     tokenwise = replace(header, selection="token_optimal")
-    assert "0, 1 tie: the lowest number wins" in why_position(tokenwise, tied, 0)
+    assert "0, 1 tie: the lowest number wins" in why_position(tokenwise, tied, 0, [])
     assert "9 ties lost" in why_candidate(tokenwise, tied, 1)
 
 
 def test_positions_outside_every_span_are_taught_by_the_first_candidate():
     header, sample = first(selection="sequence_optimal", spans=((0, 3),))
-    assert why_position(header, sample, 5) == "outside every step span: candidate 0"
+    assert why_position(header, sample, 5, spans(header, sample)) == "outside every step span: candidate 0"
     assert list(expected_k_star(header, sample)[3:]) == [0] * (sample.length - 3)
 
 
@@ -166,7 +166,7 @@ def test_absent_inputs_are_told_and_the_rest_is_computed():
     assert any("rl sample with opd_on_rl_only: skip" in text for text in summary.absent)
     assert summary.candidates[0].scored is False
     assert summary.candidates[0].mean_overlap is None
-    one = position(header, bare, 0, NO_TEXTS)
+    one = Positions(header, bare, NO_TEXTS).at(0)
     assert (one.k_star, one.student, one.candidates, one.support) == (None, [], [], [])
     assert one.sampled_logprob is not None
     assert anomalies(header, bare) == []
@@ -195,7 +195,7 @@ def test_the_tail_bin_is_shown_as_the_rest():
             "weights": 0,
         }.items()
     }
-    one = position(replace(header, tail="bin"), changed(sample, **wide, differences=None, advantages=None), 0, NO_TEXTS)
+    one = Positions(replace(header, tail="bin"), changed(sample, **wide, differences=None, advantages=None), NO_TEXTS).at(0)
     assert one.support[-1].token.text == "<rest>"
     assert one.support[-1].difference is None
 

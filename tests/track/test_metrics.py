@@ -59,6 +59,9 @@ def test_a_resume_takes_back_later_steps(tmp_path):
     lines, problems = sinks.read_metrics(path)
     assert [(line["step"], line["loss/total"]) for line in lines] == [(0, 0.0), (1, 0.1), (2, 0.25)]
     assert problems == []
+    sink.write(2, {"eval/preference_rate": 0.5})
+    last = sinks.read_metrics(path)[0][-1]
+    assert (last["loss/total"], last["eval/preference_rate"]) == (0.25, 0.5)
 
 
 def test_lines_that_cannot_be_read_are_told_and_passed_over(tmp_path):
