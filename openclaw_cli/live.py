@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
@@ -12,7 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from openclaw_core.run.progress import Progress
+from openclaw_cli.output import Output
+from openclaw_core.run.progress import Progress, SilentWatcher, Watcher
 
 FUNNEL = ("received", "answered", "closed", "judged", "hinted", "sampled", "scored", "trained")
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -92,12 +95,6 @@ class LineWatcher:
         self.console = console
         self._shown: tuple[int, int] = (-1, -1)
 
-    def __enter__(self) -> LineWatcher:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        return None
-
     def note(self, text: str) -> None:
         """Prints the line."""
         self.console.print(Text(text))
@@ -112,3 +109,16 @@ class LineWatcher:
         if progress.readings:
             parts.append(f"preference {progress.readings[-1][1]:.1%} (step {progress.readings[-1][0]})")
         self.console.print(Text("  ".join(parts)), soft_wrap=True)
+
+
+@contextmanager
+def watching(out: Output) -> Iterator[Watcher]:
+    """A watcher that fits the output: a panel on a terminal, lines elsewhere, nothing when quiet."""
+    console = out.console(stderr=True)
+    if out.quiet:
+        yield SilentWatcher()
+    elif console.is_terminal and out.human:
+        with LiveWatcher(console) as live:
+            yield live
+    else:
+        yield LineWatcher(console)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -93,18 +93,16 @@ def _show(plan: Plan, output: Path | None) -> None:
 
 
 def _launch(resolved: Resolved, plan: Plan, run_folder: Path | None, resume: Path | None) -> None:
-    import os
+    from openclaw_core.run.preflight import preflight
 
-    from openclaw_core.config.checks import check_environment
-    from openclaw_core.errors import UsageFindings
-    from openclaw_core.run.plan import missing_sources
-
-    missing = missing_sources(resolved.config) + check_environment(resolved.config, os.environ)
-    if missing:
-        raise UsageFindings("This run can't start:", missing)
-    out: Any = active()
+    preflight(resolved.config, plan)
+    out = active()
     for what, remedy in plan.warnings:
         out.warn(what, remedy)
+    from openclaw_cli.live import watching
     from openclaw_core.run import driver
+    from openclaw_core.run.report import report_record, report_text
 
-    driver.launch(resolved, plan, run_folder=run_folder, resume=resume, out=out)
+    with watching(out) as watcher:
+        report = driver.launch(resolved, plan, run_folder=run_folder, resume=resume, watcher=watcher)
+    out.data(report_record(report), lambda console: report_text(report), quiet=report.folder)

@@ -45,6 +45,18 @@ def infeasible(bundles: Sequence[Bundle], nodes: Sequence[dict[str, float]]) -> 
     return unplaced
 
 
+OBJECT_STORE_BYTES = 512 * 2**20
+
+
+def _new_token(run_folder: Path) -> Path:
+    """A fresh secret that only this user can read; every process of the cluster must present it."""
+    path = run_folder / "ray-token"
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
 class Cluster:
     """A Ray cluster of this run (or the one at RAY_ADDRESS) and the actors placed on it."""
 
@@ -56,20 +68,18 @@ class Cluster:
         self.actors: dict[str, list[Any]] = {}
 
     def _start(self, run_folder: Path) -> None:
+        address = os.environ.get("RAY_ADDRESS")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if not address:
+            # Ray reads its authentication settings while it is imported.
+            os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(_new_token(run_folder)))
         import ray
 
         options: dict[str, Any] = {"namespace": run_folder.name, "log_to_driver": False, "logging_level": "ERROR"}
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        address = os.environ.get("RAY_ADDRESS")
-        if address:
-            ray.init(address=address, **options)
-            return
-        token = run_folder / "ray-token"
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
-        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
-        cpus = max(os.cpu_count() or 1, sum(b.cpus for b in self.bundles))
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=512 * 2**20, **options)
+        if not address:
+            cpus = max(os.cpu_count() or 1, sum(b.cpus for b in self.bundles))
+            options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        ray.init(address=address or "local", **options)
 
     def _check_room(self) -> None:
         import ray
@@ -123,6 +133,23 @@ class Cluster:
         import ray
 
         ray.shutdown()
+
+
+class Heartbeat:
+    """Asks actors for a sign of life without waiting for busy ones."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Any, Any] = {}
+
+    def check(self, handles: Sequence[Any]) -> None:
+        """Raises UserError when one of the actors has ended."""
+        for handle in handles:
+            reference = self._asked.get(handle)
+            if reference is None:
+                self._asked[handle] = handle.__ray_ready__.remote()
+            elif done([reference]):
+                del self._asked[handle]
+                wait([reference])
 
 
 def call(handles: Sequence[Any], method: str, *args: Any, timeout: float | None = None, **kwargs: Any) -> list[Any]:

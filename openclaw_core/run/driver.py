@@ -1,0 +1,188 @@
+"""The loop of a run: collect, score, train, give the engines new weights, keep what happened."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from openclaw_core.config.load import Resolved
+from openclaw_core.dumps.writer import DumpWriter
+from openclaw_core.errors import UserError
+from openclaw_core.rollout.store import Store
+from openclaw_core.run.fleet import Fleet
+from openclaw_core.run.keep import Keeper
+from openclaw_core.run.launch import Job, prepare
+from openclaw_core.run.plan import Plan
+from openclaw_core.run.progress import Progress, Watcher
+from openclaw_core.run.report import Report, build_report, write_report
+from openclaw_core.run.results import StepResult
+from openclaw_core.run.scores import ScoreKeeper
+from openclaw_core.run.stopping import StopRequest
+from openclaw_core.track.sinks import open_sinks
+from openclaw_core.types import Sample, TeacherScores
+
+POLL_S = 0.05
+SHOW_EVERY_S = 0.5
+
+
+def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: Path | None, watcher: Watcher) -> Report:
+    """Runs to the last step, to a stop signal or to an error, and reports. What was done is on disk in every case."""
+    with StopRequest() as stop:
+        job = prepare(resolved, plan, run_folder, resume, watcher)
+        progress = Progress(str(job.run.path), resolved.config.train.steps, step=job.first_step - 1)
+        state, reason = "failed", ""
+        try:
+            _run(job, progress, watcher, stop)
+            state, reason = ("stopped", stop.reason or "") if stop.requested else ("finished", "")
+        except KeyboardInterrupt:
+            state, reason = "stopped", "interrupted"
+            raise
+        except BaseException as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise
+        finally:
+            job.run.update(state=state, reason=reason)
+            report = _report(job, progress)
+    return report
+
+
+def _run(job: Job, progress: Progress, watcher: Watcher, stop: StopRequest) -> None:
+    with progress.timed("start"):
+        watcher.update(progress)
+        fleet = Fleet(job.run, job.plan, job.resolved.config)
+        stop.rearm()
+    try:
+        with progress.timed("start"):
+            fleet.start(job.sources)
+        loop = Loop(job, fleet, progress, watcher, stop)
+        try:
+            loop.run()
+        finally:
+            loop.close()
+    finally:
+        progress.stage = "stopping"
+        watcher.update(progress)
+        fleet.stop()
+
+
+class Loop:
+    """One run from its first step on. Weights have the number of the step that made them as version."""
+
+    def __init__(self, job: Job, fleet: Fleet, progress: Progress, watcher: Watcher, stop: StopRequest) -> None:
+        self.job, self.fleet, self.progress, self.watcher, self.stop = job, fleet, progress, watcher, stop
+        self.config = job.resolved.config
+        self.store = Store(job.run.store)
+        self.scores = ScoreKeeper(fleet, self.store, self.config.loss)
+        self.keeper = Keeper(job, self.store, DumpWriter(job.run.dumps), open_sinks(job.run.metrics))
+        self.version = job.first_step - 1
+        self.saved = self.version
+        self._shown = 0.0
+
+    def run(self) -> None:
+        """Steps until the last one or a stop request; the last state is saved."""
+        self.job.run.update(state="running")
+        self._read_preference(self.version)
+        self.fleet.start_users(self.version)
+        for step in range(self.job.first_step, self.config.train.steps + 1):
+            batch = self._collect()
+            if batch is None:
+                break
+            self._step(step, batch)
+        if self.version > self.saved:
+            self._save()
+
+    def close(self) -> None:
+        """Closes what the loop itself has open."""
+        self.keeper.close()
+        self.store.close()
+
+    def _collect(self) -> list[Sample] | None:
+        """The next batch; None when the run shall stop."""
+        train, staleness = self.config.train, self.config.rollout.max_staleness
+        with self.progress.timed("collect"):
+            while not self.stop.requested:
+                self.scores.advance()
+                batch = self.store.take_batch(train.batch_size, staleness, self.version)
+                if batch:
+                    return batch
+                self._show()
+                self.fleet.check_alive()
+                time.sleep(POLL_S)
+        return None
+
+    def _step(self, step: int, batch: list[Sample]) -> None:
+        before = dict(self.progress.seconds)
+        with self.progress.timed("teacher"):
+            scores = self.scores.of(batch)
+        self.fleet.pause()
+        result, scores = self._train(batch, scores)
+        self.store.mark_trained([s.sample_id for s in batch], step)
+        self.scores.forget(batch)
+        with self.progress.timed("sync"):
+            self.fleet.push_weights(step)
+        lags = [self.version - s.weight_version for s in batch]
+        self.version = self.progress.step = self.progress.weight_version = step
+        self.fleet.resume(step)
+        with self.progress.timed("dump"):
+            self.keeper.dump(step, batch, scores, result)
+        if step % self.config.train.save_every == 0 or step == self.config.train.steps:
+            self._save()
+        metrics = self.keeper.metrics(batch, result, lags, self.scores.take_tokens())
+        if self.config.users is not None and (step % self.config.users.eval_every == 0 or step == self.config.train.steps):
+            metrics |= self._reading(step)
+        self.progress.metrics = {name: metrics.get(name) for name in ("loss/total", "loss/grpo", "loss/opd", "batch/reward")}
+        spent = {f"seconds/{stage}": total - before.get(stage, 0.0) for stage, total in self.progress.seconds.items()}
+        self.keeper.write(step, metrics | {name: value for name, value in spent.items() if value > 0})
+        self.job.run.update(step=step, weight_version=step)
+        self._show(now=True)
+
+    def _train(self, batch: list[Sample], scores: list[TeacherScores]) -> tuple[StepResult, list[TeacherScores]]:
+        if self.scores.needs.at_student:
+            with self.progress.timed("old"):
+                old = self.fleet.old_pass(batch, scores)
+            with self.progress.timed("teacher"):
+                scores = self.scores.at_student(scores, old)
+        with self.progress.timed("train"):
+            return self.fleet.train_step(batch, scores), scores
+
+    def _save(self) -> None:
+        with self.progress.timed("save"):
+            self.fleet.save(self.job.run.checkpoint(self.version), self.version)
+            self.keeper.prune_checkpoints()
+        self.saved = self.progress.last_save = self.version
+        self.job.run.update(saved_step=self.version, saved_at=time.time())
+
+    def _read_preference(self, step: int) -> None:
+        if self.config.users is not None:
+            self.keeper.write(step, self._reading(step))
+
+    def _reading(self, step: int) -> dict[str, float]:
+        with self.progress.timed("eval"):
+            reading = self.fleet.read_preference()
+        if reading is None:
+            return {}
+        rate, solved, tasks = reading
+        self.progress.readings.append((step, rate, solved))
+        return {"eval/preference_rate": rate, "eval/solved_rate": solved, "eval/tasks": tasks}
+
+    def _show(self, now: bool = False) -> None:
+        if not now and time.monotonic() - self._shown < SHOW_EVERY_S:
+            return
+        self._shown = time.monotonic()
+        funnel = self.store.funnel()
+        self.progress.funnel = {name: value for name, value in funnel.as_dict().items() if isinstance(value, int)}
+        self.progress.dropped = funnel.dropped
+        if self.config.users is not None:
+            self.progress.sessions = self.fleet.sessions()
+        self.watcher.update(self.progress)
+
+
+def _report(job: Job, progress: Progress) -> Report:
+    try:
+        report = build_report(
+            job.run, seconds=progress.seconds, wall_seconds=time.time() - progress.started, funnel=progress.funnel, dropped=progress.dropped
+        )
+        write_report(job.run, report)
+    except OSError as error:
+        raise UserError(f"The report of {job.run.path} can't be written: {error}.", "Free some space.") from error
+    return report

@@ -1,0 +1,151 @@
+"""What a run keeps of each step: the dump, the metrics, and the newest checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from typing import Any
+
+import numpy as np
+
+from openclaw_core.dumps.schema import HintDump, SampleDump, StepDump, StepHeader
+from openclaw_core.dumps.writer import DumpWriter
+from openclaw_core.rollout.store import Store
+from openclaw_core.rollout.template import text_of
+from openclaw_core.run.launch import Job
+from openclaw_core.run.results import StepResult
+from openclaw_core.track.sinks import Sinks
+from openclaw_core.types import Sample, SampleKind, TeacherScores
+
+EXCERPT = 400
+SHORT_REPLY = 8
+
+
+class Keeper:
+    """Writes into the run folder; the store is only read."""
+
+    def __init__(self, job: Job, store: Store, dumps: DumpWriter, sinks: Sinks) -> None:
+        self.job, self.store, self.dumps, self.sinks = job, store, dumps, sinks
+        self.config = job.resolved.config
+        tokenizer = job.run.tokenizer()
+        self.tokenizer_hash = hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer else ""
+
+    def dump(self, step: int, batch: list[Sample], scores: list[TeacherScores], result: StepResult) -> None:
+        """The dump of a step, which inspect-candidates reads."""
+        by_sample = {s.sample_id: s for s in scores}
+        samples = tuple(self._sample(s, by_sample.get(s.sample_id), result.dumps.get(s.sample_id, {})) for s in batch)
+        self.dumps.write(StepDump(self._header(step), samples))
+
+    def _header(self, step: int) -> StepHeader:
+        loss, rollout = self.config.loss, self.config.rollout
+        arch = self.job.plan.architectures["student"]
+        return StepHeader(
+            step=step,
+            subset=loss.subset,
+            selection=loss.selection,
+            k=loss.k,
+            max_candidates=loss.max_candidates,
+            diff_clip=loss.diff_clip,
+            temperature=loss.temperature,
+            vocab=arch.vocab if arch else 0,
+            weight_version=step - 1,
+            tail=loss.tail,
+            w_rl=loss.w_rl,
+            w_opd=loss.w_opd,
+            eps_clip=loss.eps_clip,
+            eps_clip_high=loss.eps_clip_high,
+            opd_on_rl_only=loss.opd_on_rl_only,
+            temperatures={"student": loss.temperature, "teacher": loss.temperature, "engine": rollout.temperature},
+            tokenizer_hash=self.tokenizer_hash,
+            teacher=str(self.job.sources.teacher),
+            created=time.time(),
+        )
+
+    def _sample(self, sample: Sample, scores: TeacherScores | None, arrays: Any) -> SampleDump:
+        tensors: dict[str, np.ndarray] = {
+            "response_ids": np.asarray(sample.response_ids),
+            "loss_mask": np.asarray(sample.loss_mask),
+            "engine_logprobs": np.asarray(sample.response_logprobs),
+            "prompt_ids": np.asarray(sample.prompt_ids),
+            **arrays,
+        }
+        if scores is not None:
+            tensors |= {"teacher_ids": scores.top.ids, "teacher_logprobs": scores.top.logprobs}
+            if scores.at_student is not None:
+                tensors["teacher_at_student"] = scores.at_student
+        record = self.store.turn(sample.turn_id)
+        role, text = _excerpt(record.next_state if record else None)
+        hints = tuple(
+            HintDump(c.hint.text if c.hint else None, c.hint.votes if c.hint else 0, role if c.hint else "", text if c.hint else "")
+            for c in sample.candidates
+        )
+        return SampleDump(
+            sample_id=sample.sample_id,
+            turn_id=sample.turn_id,
+            kind=sample.kind.value,
+            reward=sample.reward,
+            hints=hints,
+            tensors=tensors,
+            session_id=record.turn.session_id if record else "",
+            weight_version=sample.weight_version,
+            finish_reason=record.turn.finish_reason if record else "",
+            verdict_votes=tuple(vote.value for vote in self.store.votes(sample.turn_id, "verdict")),
+            next_state_role=role,
+            next_state=text,
+            spans=sample.step_spans,
+        )
+
+    def metrics(self, batch: list[Sample], result: StepResult, lags: list[int], teacher_tokens: int) -> dict[str, Any]:
+        """One step's metrics, by the names of track.metrics."""
+        kinds = [s.kind for s in batch]
+        judged = [s.reward for s in batch if s.kind is not SampleKind.OPD]
+        lengths = [len(s.response_ids) for s in batch]
+        replies = [s.response_ids for s in batch if len(s.response_ids) <= SHORT_REPLY]
+        gaps = [
+            float(np.abs(arrays["sampled_logprobs"] - np.asarray(s.response_logprobs)).max())
+            for s in batch
+            if (arrays := result.dumps.get(s.sample_id)) is not None and self.config.rollout.temperature == self.config.loss.temperature
+        ]
+        funnel = {f"funnel/{k}": v for k, v in self.store.funnel().as_dict().items() if isinstance(v, int) and k != "open"}
+        own = {
+            "loss/grad_norm": result.grad_norm,
+            "loss/lr": self.config.optimizer.lr,
+            "batch/samples": len(batch),
+            "batch/opd_rl": kinds.count(SampleKind.OPD_RL),
+            "batch/opd": kinds.count(SampleKind.OPD),
+            "batch/rl": kinds.count(SampleKind.RL),
+            "batch/reward": sum(judged) / len(judged) if judged else None,
+            "batch/response_tokens": sum(lengths) / len(lengths),
+            "batch/response_tokens_max": max(lengths),
+            "batch/short_repeats": sum(replies.count(r) > 1 for r in replies),
+            "batch/staleness": sum(lags) / len(lags),
+            "batch/staleness_max": max(lags),
+            "batch/tokens": sum(sum(s.loss_mask) for s in batch),
+            "weights/version": self.job.run.read().step + 1,
+        }
+        if gaps:
+            own["gap/engine_max"] = max(gaps)
+        if self.config.loss.w_opd > 0:
+            own["teacher/tokens"] = teacher_tokens
+        return {**result.metrics.get("all", {}), **own, **funnel}
+
+    def write(self, step: int, metrics: dict[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        self.sinks.write(step, metrics)
+
+    def prune_checkpoints(self) -> None:
+        """Keeps the newest checkpoints."""
+        run, keep = self.job.run, self.config.train.keep_checkpoints
+        for step in run.checkpoint_steps()[:-keep]:
+            shutil.rmtree(run.checkpoint(step))
+
+    def close(self) -> None:
+        """Closes the sinks."""
+        self.sinks.close()
+
+
+def _excerpt(next_state: Any) -> tuple[str, str]:
+    if not next_state:
+        return "", ""
+    return str(next_state[0].get("role", "")), text_of(next_state[0].get("content"))[:EXCERPT]

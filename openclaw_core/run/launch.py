@@ -1,0 +1,108 @@
+"""From a plan to a run that is ready to start: its folder, its checkpoints, and what is left of a run that goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from openclaw_core.config.load import Resolved
+from openclaw_core.config.schema import ModelSource
+from openclaw_core.errors import UserError
+from openclaw_core.files import write_atomic
+from openclaw_core.rollout.store import Store
+from openclaw_core.run.fleet import Sources
+from openclaw_core.run.plan import Plan
+from openclaw_core.run.progress import Watcher
+from openclaw_core.run.runfolder import RunFolder, create_run, new_run_name
+from openclaw_core.run.services import stop_survivors
+from openclaw_core.track.jsonl import dumps
+
+RUNS = Path("runs")
+PACKAGES = ("openclaw-rl", "torch", "megatron-core", "ray", "transformers", "sglang")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that can start. first_step is the one after the checkpoint it goes on from."""
+
+    run: RunFolder
+    resolved: Resolved
+    plan: Plan
+    sources: Sources
+    first_step: int
+
+
+def prepare(resolved: Resolved, plan: Plan, run_folder: Path | None, resume: Path | None, watcher: Watcher) -> Job:
+    """Makes or reopens the run folder, converts checkpoints that are missing, and rolls the store back to the last save."""
+    run = RunFolder(resume) if resume is not None else _new_folder(resolved, run_folder)
+    if resume is not None:
+        for record in stop_survivors(run):
+            watcher.note(f"Ended {record.role} (pid {record.pid}), left over from before.")
+    config = resolved.config
+    write_atomic(run.config, resolved.to_yaml())
+    write_atomic(run.plan, dumps(plan.to_dict(), indent=2) + "\n")
+    run.update(state="starting", reason="", steps=config.train.steps, versions=_versions(), facts=_facts(resolved, plan))
+    student = _torch_dist(run, "student", config.student, watcher)
+    needs_own_teacher = config.teacher is not None and config.loss.w_opd > 0
+    teacher = _torch_dist(run, "teacher", config.teacher, watcher) if needs_own_teacher and config.teacher else student
+    saved = run.checkpoint_steps()
+    checkpoint = run.checkpoint(saved[-1]) if saved else None
+    first_step = saved[-1] + 1 if saved else 1
+    if resume is not None:
+        _roll_back(run, first_step - 1, watcher)
+    if first_step > config.train.steps:
+        raise UserError(
+            f"The run {run.name} has made all of its {config.train.steps} steps.", "Add steps with --set train.steps=N to go on."
+        )
+    return Job(run, resolved, plan, Sources(student, teacher, checkpoint), first_step)
+
+
+def _new_folder(resolved: Resolved, run_folder: Path | None) -> RunFolder:
+    name = run_folder.name if run_folder is not None else new_run_name(resolved.profile)
+    return create_run(run_folder.parent if run_folder is not None else RUNS, name, steps=resolved.config.train.steps)
+
+
+def _torch_dist(run: RunFolder, name: str, source: ModelSource, watcher: Watcher) -> Path:
+    """source.load, else the conversion of source.hf, made once per run."""
+    if source.load is not None:
+        return Path(source.load)
+    from openclaw_core.checkpoint.convert import convert, plan_conversion
+
+    target = run.path / "models" / name
+    if not target.exists():
+        assert source.hf is not None
+        target.parent.mkdir(exist_ok=True)
+        result = convert(plan_conversion(source.hf, target, to="torch_dist"))
+        watcher.note(f"Converted {source.hf} to torch_dist: {len(result.checks)} tensors verified in {result.seconds:.1f} s.")
+    return target
+
+
+def _roll_back(run: RunFolder, step: int, watcher: Watcher) -> None:
+    store = Store(run.store)
+    try:
+        back = store.rollback(step)
+    finally:
+        store.close()
+    run.update(step=step, saved_step=step or None)
+    watcher.note(
+        f"Going on after step {step}: {back.untrained} samples trained later and {back.untaken} that were taken are ready again."
+    )
+
+
+def _facts(resolved: Resolved, plan: Plan) -> dict[str, object]:
+    config = resolved.config
+    facts: dict[str, object] = {"profile": resolved.profile, "objective": plan.objective, "student": config.student.hf}
+    if config.users is not None:
+        facts |= {"preference": config.users.preference, "target_rate": config.users.target_rate}
+    return facts
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
