@@ -10,43 +10,52 @@ import torch
 from openclaw_core.models.architecture import architecture_from_hf
 from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import build_model
+from openclaw_core.models.megatron.core import get_forward_backward_func, parallel_state
+from openclaw_core.models.megatron.hf_weights import whole_tensors
 from openclaw_core.models.megatron.packing import SequenceIds, make_pack
 from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
 from openclaw_core.models.megatron.weights import fingerprint, load_weights
 
+KINDS = ("qwen3", "qwen2", "llama")
 LAYOUTS = {
-    "one": ParallelSizes(),
-    "tp2": ParallelSizes(tensor=2),
-    "tp2sp": ParallelSizes(tensor=2, sequence_parallel=True),
-    "pp2": ParallelSizes(pipeline=2),
+    "one": (1, ParallelSizes()),
+    "tp2": (2, ParallelSizes(tensor=2)),
+    "tp2sp": (2, ParallelSizes(tensor=2, sequence_parallel=True)),
+    "pp2": (2, ParallelSizes(pipeline=2)),
+    "dp2": (2, ParallelSizes()),
 }
 
 
 def logits(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
-    """Logits of a pack of three sequences, for each shape of model and each layout."""
-    from megatron.core import parallel_state
-
-    sequences = [SequenceIds(s[0], s[1]) for s in json.loads((folder / "sequences.json").read_text())]
-    for (name, sizes), port in zip(LAYOUTS.items(), ports, strict=False):
-        world = 1 if name == "one" else ranks
+    """Logits of a pack, from a Hugging Face folder and from torch_dist, and the weights read back."""
+    sequences = [SequenceIds(*s) for s in json.loads((folder / "sequences.json").read_text())]
+    for (name, (world, sizes)), port in zip(LAYOUTS.items(), ports, strict=False):
         if rank >= world:
             continue
         device = parallel.start(Rendezvous("127.0.0.1", port, rank, world), sizes, seed=1)
-        for kind in ("tied", "untied"):
-            model = build_model(architecture_from_hf(folder / kind), sizes, torch.float32, device=device, trainable=False)
-            load_weights(model, folder / kind)
-            pack = make_pack(sequences, device, multiple=sizes.tensor if sizes.sequence_parallel else 1)
+        pack = make_pack(sequences, device, multiple=sizes.tensor if sizes.sequence_parallel else 1)
+        for kind in KINDS:
+            hashes = []
+            for source in ("hf", "torch_dist"):
+                model = build_model(
+                    architecture_from_hf(folder / kind / "hf"), sizes, torch.float32, device=device, trainable=False
+                )
+                load_weights(model, folder / kind / source)
+                hashes.append(fingerprint(model))
             with torch.no_grad():
-                out = run(model, pack, parallel_state)
-            if parallel_state.is_pipeline_last_stage():
+                out = forward(model, pack)
+            if out is not None:
                 torch.save(out, folder / f"{name}.{kind}.tp{parallel_state.get_tensor_model_parallel_rank()}.pt")
-            print(name, kind, fingerprint(model), flush=True)
+            back = dict(whole_tensors(model))
+            changed = change_last_bit(model)
+            if rank == 0:
+                torch.save({"hashes": [*hashes, changed], "weights": back}, folder / f"{name}.{kind}.weights.pt")
+        if name == "dp2":
+            (folder / f"replicas.{rank}").write_text(differing_replicas(model))
         parallel.stop()
 
 
-def run(model, pack, parallel_state):
-    from megatron.core.pipeline_parallel import get_forward_backward_func
-
+def forward(model, pack):
     def step(_, model):
         return model(pack), lambda out, non_loss_data=True: out
 
@@ -61,3 +70,23 @@ def run(model, pack, parallel_state):
         collect_non_loss_data=True,
     )
     return answer[0] if answer else None
+
+
+def change_last_bit(model) -> str:
+    """The fingerprint after one bit of one weight changed, on every data-parallel replica of the first shard."""
+    if parallel_state.get_tensor_model_parallel_rank() == 0 and parallel_state.is_pipeline_first_stage():
+        with torch.no_grad():
+            bits = next(model.parameters()).view(torch.int32)
+            bits[-1, -1] ^= 1
+    return fingerprint(model)
+
+
+def differing_replicas(model) -> str:
+    if parallel_state.get_data_parallel_rank() == 1:
+        with torch.no_grad():
+            next(model.parameters())[0, 0] += 1
+    try:
+        fingerprint(model)
+    except RuntimeError as error:
+        return str(error)
+    return ""
