@@ -7,16 +7,18 @@ import contextlib
 import logging
 import sqlite3
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
-from openclaw_core.rollout.dispatch import OnLength, dispatch, majority
+from openclaw_core.rollout.dispatch import Dispatch, OnLength, dispatch, majority
 from openclaw_core.rollout.hints import accepted_hints, rank_hints
 from openclaw_core.rollout.judge import JudgeDown
 from openclaw_core.rollout.store import Store, TurnRecord, Vote
-from openclaw_core.rollout.template import ChatTemplate
+from openclaw_core.rollout.template import ChatTemplate, off_loop
+from openclaw_core.types import Hint, Verdict
 
 log = logging.getLogger("openclaw.capture")
 
@@ -136,7 +138,7 @@ class Capture:
             if record.judged_at is None and not await self._judge(record):
                 self.store.drop_turn(turn_id, "judge_failed")
                 return
-            self._dispatch(record)
+            await self._dispatch(record)
         except sqlite3.Error:
             raise
         except Exception as error:
@@ -170,13 +172,22 @@ class Capture:
             self.store.record_votes(turn.turn_id, votes, rank_hints(votes, self.settings.max_candidates))
             return True
 
-    def _dispatch(self, record: TurnRecord) -> None:
+    async def _dispatch(self, record: TurnRecord) -> None:
         turn = record.turn
         verdict = majority(vote.value for vote in self.store.votes(turn.turn_id, "verdict"))
-        result = dispatch(
+        hints = accepted_hints(self.store.hints(turn.turn_id))
+        result = await off_loop(turn.messages, lambda: self._case(record, verdict, hints))
+        if result.sample:
+            self.store.add_sample(result.sample)
+        else:
+            self.store.drop_turn(turn.turn_id, result.reason or "no_sample")
+
+    def _case(self, record: TurnRecord, verdict: Verdict, hints: Sequence[Hint]) -> Dispatch:
+        turn = record.turn
+        return dispatch(
             turn,
             verdict,
-            accepted_hints(self.store.hints(turn.turn_id)),
+            hints,
             hinted_prompt_ids=lambda hint: self.template.hinted_prompt_ids(
                 turn.messages, turn.tools, hint, thinking=record.thinking
             ),
@@ -184,7 +195,3 @@ class Capture:
             flags=record.flags,
             sample_id=uuid4().hex,
         )
-        if result.sample:
-            self.store.add_sample(result.sample)
-        else:
-            self.store.drop_turn(turn.turn_id, result.reason or "no_sample")

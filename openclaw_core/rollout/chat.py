@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import uuid4
@@ -16,7 +16,7 @@ from openclaw_core.rollout.requests import ApiError, ChatRequest
 from openclaw_core.rollout.sessions import Place, continuation_key, extends, has_placeholder, place_request
 from openclaw_core.rollout.settings import ProxySettings
 from openclaw_core.rollout.store import NewTurn, Store
-from openclaw_core.rollout.template import ChatTemplate, text_of
+from openclaw_core.rollout.template import ChatTemplate, off_loop, text_of
 from openclaw_core.types import Turn
 
 HEADER_TURN = "x-openclaw-turn-id"
@@ -24,7 +24,6 @@ HEADER_SESSION = "x-openclaw-session-id"
 HEADER_LIMIT = "x-openclaw-max-tokens"
 HEADER_LEFT_OUT = "x-openclaw-ignored"
 HEADER_SAMPLING = "x-openclaw-sampling"
-CLIENT_CLOSED = 499
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +52,15 @@ class Chat:
         self.settings, self.store, self.pool, self.template, self.gate = settings, store, pool, template, gate
         self._turn_closed = turn_closed
 
-    async def answer(
-        self, request: ChatRequest, *, header_id: str | None, side: bool, gone: Callable[[], Awaitable[bool]]
-    ) -> Answer:
+    async def answer(self, request: ChatRequest, *, header_id: str | None, side: bool) -> Answer:
         """Serves one request. side turns are answered and kept, and neither close a turn nor become samples.
 
-        Raises ApiError, GateClosed, NoEngine, EngineError, and UserError where the template refuses the messages. gone tells
-        whether the client has left meanwhile.
+        Raises ApiError, GateClosed, NoEngine, EngineError, and UserError where the template refuses the messages. Cancelling it
+        frees the engine; a reply that is in the store by then stays there.
         """
         turn_id = uuid4().hex
-        prompt_ids = self.template.prompt_ids(request.messages, request.tools, thinking=request.thinking)
+        messages, tools, thinking = request.messages, request.tools, request.thinking
+        prompt_ids = await off_loop(messages, lambda: self.template.prompt_ids(messages, tools, thinking=thinking))
         max_tokens = self._token_limit(request, len(prompt_ids))
         place = place_request(self.store, request.messages, header_id=header_id, user_id=request.user, side=side)
         if not side:
@@ -72,8 +70,6 @@ class Chat:
         if not self.pool.ready:
             raise NoEngine("no engine has generated a token yet or all are out.")
         async with self.gate.enter():
-            if await gone():
-                raise ApiError(CLIENT_CLOSED, "client_gone", "The client left while it waited.")
             generation = await self.pool.generate(prompt_ids, {**sampling, "max_new_tokens": max_tokens}, rid=turn_id)
             # Inside the gate, so that a drained gate means that every reply is in the store.
             return self._record(request, place, turn_id, prompt_ids, generation, sampling, max_tokens, side)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -18,11 +19,12 @@ from openclaw_core.rollout.engines.errors import EngineBusy, EngineError, Engine
 from openclaw_core.rollout.gate import RETRY_AFTER_S, GateClosed
 from openclaw_core.rollout.pool import NoEngine
 from openclaw_core.rollout.replies import completion, events
-from openclaw_core.rollout.requests import ApiError, parse_chat_request
+from openclaw_core.rollout.requests import ApiError, ChatRequest, parse_chat_request
 from openclaw_core.rollout.settings import ProxySettings
 
 SESSION_HEADER = "x-session-id"
 TURN_TYPE_HEADER = "x-turn-type"
+CLIENT_GONE = 499
 
 
 def create_app(chat: Chat, *, status: Callable[[], dict[str, Any]], lifespan: Any = None) -> FastAPI:
@@ -52,15 +54,19 @@ def create_app(chat: Chat, *, status: Callable[[], dict[str, Any]], lifespan: An
     async def complete(request: Request) -> Response:
         chat.store.count("received")
         try:
-            answer = await _answer(request, chat)
+            parsed = parse_chat_request(await _json_body(request, settings.max_body_bytes), settings)
+            work = asyncio.create_task(_answer(request, parsed, chat))
+            await _unless_gone(request, work, settings.keep_alive_s if parsed.stream else None)
+            if not work.done():
+                waiting = _late_stream(work, settings, lambda error: chat.store.count(f"refused:{error.code}"))
+                return StreamingResponse(waiting, media_type="text/event-stream")
+            answer = work.result()
         except ApiError as error:
             chat.store.count(f"refused:{error.code}")
             raise
-        created = time.time()
         if answer.stream:
-            stream = events(answer.turn, settings.model, created, include_usage=answer.include_usage)
-            return StreamingResponse(stream, media_type="text/event-stream", headers=answer.headers)
-        return JSONResponse(completion(answer.turn, settings.model, created), headers=answer.headers)
+            return StreamingResponse(_events(answer, settings), media_type="text/event-stream", headers=answer.headers)
+        return JSONResponse(completion(answer.turn, settings.model, time.time()), headers=answer.headers)
 
     @app.get("/v1/models", dependencies=guarded)
     async def models() -> Any:
@@ -100,14 +106,59 @@ def check_key(request: Request, settings: ProxySettings) -> None:
         raise ApiError(401, "invalid_api_key", message, headers={"WWW-Authenticate": 'Bearer realm="openclaw training proxy"'})
 
 
-async def _answer(request: Request, chat: Chat) -> Answer:
-    parsed = parse_chat_request(await _json_body(request, chat.settings.max_body_bytes), chat.settings)
+async def _unless_gone(request: Request, work: asyncio.Task[Answer], timeout_s: float | None) -> None:
+    """Waits for the work, at most timeout_s. A client that leaves meanwhile frees its engine; raises ApiError 499 then."""
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait({work, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and not work.done():
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            raise ApiError(CLIENT_GONE, "client_gone", "The client left before its reply was there.")
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    finally:
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _late_stream(
+    work: asyncio.Task[Answer], settings: ProxySettings, refused: Callable[[ApiError], None]
+) -> AsyncIterator[str]:
+    """Comments while the reply is under way, then the reply; an error comes as an event, for the status went out as 200."""
+    try:
+        while not work.done():
+            yield ": the reply is under way\n\n"
+            await asyncio.wait({work}, timeout=settings.keep_alive_s)
+        try:
+            answer = work.result()
+        except ApiError as error:
+            refused(error)
+            yield f"data: {json.dumps(error.body())}\n\n"
+            return
+        for event in _events(answer, settings):
+            yield event
+    finally:
+        work.cancel()
+
+
+def _events(answer: Answer, settings: ProxySettings) -> Iterator[str]:
+    return events(answer.turn, settings.model, time.time(), include_usage=answer.include_usage)
+
+
+async def _answer(request: Request, parsed: ChatRequest, chat: Chat) -> Answer:
+    """The reply, or an ApiError whatever went wrong behind the door."""
     turn_type = request.headers.get(TURN_TYPE_HEADER, "main").lower()
     if turn_type not in ("main", "side"):
         raise ApiError(400, "invalid_value", f"X-Turn-Type is {turn_type!r}: main or side.", param="X-Turn-Type")
     session_id = request.headers.get(SESSION_HEADER)
     try:
-        return await chat.answer(parsed, header_id=session_id, side=turn_type == "side", gone=request.is_disconnected)
+        return await chat.answer(parsed, header_id=session_id, side=turn_type == "side")
     except GateClosed as error:
         raise _retry_later(503, error.reason, str(error)) from error
     except NoEngine as error:

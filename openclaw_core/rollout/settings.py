@@ -15,7 +15,7 @@ class ProxySettings:
 
     api_key None lets everybody in, which is for loopback alone. key_setting names, in refusals, where the key comes from.
     aliases are further names of the model. sampling of captured turns is always ours: a client's temperature would train on
-    another distribution than the one scored.
+    another distribution than the one scored. A stream that has nothing to send yet sends a comment every keep_alive_s.
     """
 
     model: str = "student"
@@ -32,4 +32,5 @@ class ProxySettings:
     max_waiting: int = 256
     max_wait_s: float = 600.0
     max_body_bytes: int = 32 * 2**20
+    keep_alive_s: float = 15.0
     placeholders: tuple[str, ...] = PLACEHOLDERS

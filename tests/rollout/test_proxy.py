@@ -332,6 +332,58 @@ async def test_status_shows_funnel_gate_engines_and_judge(open_door):
     assert status["outage"] is None
 
 
+async def test_a_client_that_leaves_frees_its_engine(open_door, make_engine):
+    engine = make_engine(hold=asyncio.Event())
+    door = await open_door(engine=engine)
+    sent = []
+
+    async def receive():
+        if not sent:
+            sent.append(True)
+            return {"type": "http.request", "body": json.dumps({"model": "student", "messages": HI}).encode()}
+        while not engine.seen:
+            await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "raw_path": b"",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 1),
+        "scheme": "http",
+        "root_path": "",
+    }
+    await door.client._transport.app(scope, receive, send)
+    assert len(engine.aborted) == 1
+    assert (door.pool.in_flight, door.gate.in_flight) == (0, 0)
+    assert door.store.funnel().refused == {"client_gone": 1}
+
+
+async def test_a_slow_stream_is_kept_alive(open_door, make_engine):
+    engine = make_engine(hold=asyncio.Event())
+    door = await open_door(engine=engine, keep_alive_s=0.02)
+    asyncio.get_running_loop().call_later(0.1, engine.hold.set)
+    response = await door.post(HI, stream=True)
+    assert response.text.startswith(": the reply is under way\n\n: ")
+    assert '"content": "hello"' in response.text
+    assert response.text.endswith("data: [DONE]\n\n")
+    engine.hold, engine.script = asyncio.Event(), [EngineTimeout("slow")]
+    asyncio.get_running_loop().call_later(0.05, engine.hold.set)
+    late = await door.post(HI, stream=True)
+    event = json.loads(late.text.split("\n\n")[-2].removeprefix("data: "))
+    assert event["error"]["code"] == "engine_timeout"
+    assert door.store.funnel().refused == {"engine_timeout": 1}
+
+
 async def test_idle_sessions_end(open_door):
     door = await open_door(capture=CaptureSettings(session_idle_s=0.05, sweep_every_s=0.02))
     for _ in range(5):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -153,6 +155,58 @@ def test_taken_ports_and_open_doors_are_refused(make_service):
         make_service([], "http://127.0.0.1:9", host="0.0.0.0")
     with pytest.raises(UserError, match="not running"):
         service.status()
+
+
+SERVE = """
+import sys, time
+from openclaw_core.rollout.capture import CaptureSettings
+from openclaw_core.rollout.service import RolloutService, ServiceSettings
+from openclaw_core.rollout.settings import ProxySettings
+
+store, engine, judge, folder = sys.argv[1:]
+settings = ServiceSettings(ProxySettings(context_length=512, max_response_tokens=64), CaptureSettings())
+service = RolloutService(settings, store_path=store, engine_urls=[engine], judge_url=judge, tokenizer_folder=folder)
+service.start()
+assert service.wait_ready(30)
+print(service.url, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_service_loses_no_turn_and_judges_none_twice(make_service, serve_app, engine_app, judge_app, tmp_path, folder):
+    state, store_path = {"up": True}, tmp_path / "s.sqlite"
+    engine, judge = serve_app(engine_app()), serve_app(judge_app(state))
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE, store_path, engine, judge, folder], stdout=subprocess.PIPE, text=True
+    ) as process:
+        url = process.stdout.readline().strip()
+        conversations = []
+        for number in range(4):
+            messages = list(HI)
+            for said in ("thank you", "please in capitals"):
+                messages.append(talk(url, messages, **{"X-Session-Id": f"s{number}"}).json()["choices"][0]["message"])
+                messages.append({"role": "user", "content": said})
+            conversations.append(messages)
+        reader = Store(store_path, read_only=True)
+        while reader.funnel().sampled < 4:
+            time.sleep(0.02)
+        state["up"] = False
+        messages = conversations[0]
+        messages.append(talk(url, messages, **{"X-Session-Id": "s0"}).json()["choices"][0]["message"])
+        messages.append({"role": "user", "content": "thank you"})
+        process.kill()
+    assert (reader.funnel().answered, reader.funnel().sampled, len(reader.pending_turns())) == (9, 4, 1)
+    state["up"] = True
+    service = make_service([engine], judge)
+    service.start()
+    assert service.wait_ready(10)
+    for number, messages in enumerate(conversations):
+        assert talk(service.url, messages, **{"X-Session-Id": f"s{number}"}).status_code == 200
+    assert service.settle(10)
+    samples = service.store.take_batch(9, 8, 3)
+    assert len({s.turn_id for s in samples}) == 9
+    assert sorted(s.reward for s in samples) == [-1.0] * 4 + [1.0] * 5
+    assert len({r.turn.lineage_id for r in service.store.turns()}) == 4
 
 
 def config(**sections) -> Config:
