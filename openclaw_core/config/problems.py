@@ -57,7 +57,8 @@ def _sentence(path: str, entry: Any, origin: str | None) -> tuple[str, str]:
     key = all_keys().get(path)
     about = key.field.description or "" if key else ""
     if kind == "missing":
-        return f"{path} is missing.", f"Give it in the profile or with --set {path}=VALUE. {about}".rstrip()
+        example = next((name for name in all_keys() if name.startswith(f"{path}.")), path)
+        return f"{path} is missing.", f"Give it in the profile or with --set {example}=VALUE. {about}".rstrip()
     place = f"{path} ({origin})" if origin else path
     if path.endswith("api_key_env"):
         return (

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from .devices import parse_devices
 
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1, le=10**12)]
 PathText = Annotated[str, Field(json_schema_extra={"format": "path"})]
 EnvName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", json_schema_extra={"format": "environment-variable"})]
 Subset = Literal["student", "teacher", "overlap"]
@@ -54,7 +54,7 @@ class ModelSource(Section):
 class Role(Section):
     """Devices of one role, in total over all nodes (GPUs, or worker processes when device is cpu)."""
 
-    devices: Annotated[int, Field(ge=0)] = Field(1, description="Devices of this role in total over all nodes.")
+    devices: Annotated[int, Field(ge=0, le=65536)] = Field(1, description="Devices of this role in total over all nodes.")
 
 
 class MegatronRole(Role):
@@ -76,17 +76,17 @@ class Partition(Section):
     """Which role gets which devices."""
 
     device: Literal["cuda", "cpu"] = Field("cuda", description="Kind of device that roles run on.")
-    nodes: PositiveInt = Field(1, description="Number of machines.")
-    devices_per_node: PositiveInt = Field(8, description="Devices of each machine.")
+    nodes: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="Number of machines.")
+    devices_per_node: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Devices of each machine.")
     allowed_devices: tuple[int, ...] | None = Field(
         None,
         description="Physical device ids that may be used on each node, e.g. 2,3,5-7; CUDA_VISIBLE_DEVICES, else all, when null.",
     )
-    device_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
+    device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
         None,
         description="Memory of each device in GiB, which estimates are compared with; a real run asks the device when null.",
     )
-    host_memory_gib: Annotated[float, Field(gt=0)] | None = Field(
+    host_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
         None, description="Main memory of each machine in GiB; a real run reads the control group's limit when null."
     )
     actor: MegatronRole = Field(MegatronRole(), description="The trained student.")
@@ -145,7 +145,7 @@ class Train(Section):
     dtype: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="Dtype of parameters and activations.")
     save_every: PositiveInt = Field(100, description="Steps between checkpoints; the last step and a stop save too.")
     keep_checkpoints: PositiveInt = Field(2, description="Newest checkpoints kept.")
-    seed: int = Field(0, description="Seed of everything random in the run.")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="Seed of everything random in the run.")
 
 
 class Rollout(Section):

@@ -21,10 +21,17 @@ class Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(
+                problem="aliases are not supported; use extends", problem_mark=self.peek_event().start_mark
+            )
+        return super().compose_node(parent, index)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
                     raise DuplicateKey(problem=f"the key {key.value} stands twice", problem_mark=key.start_mark)
                 seen.add(key.value)
@@ -41,7 +48,6 @@ Loader.add_implicit_resolver(
     ),
     _NUMBER_START,
 )
-Loader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"^<<$"), ["<"])
 
 
 def _float(loader: Loader, node: yaml.ScalarNode) -> float:
@@ -60,5 +66,7 @@ def parse(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UsageError(f"{where} is no valid YAML{place}: {error.problem}.", "Mend the line and try again.") from None
+    except RecursionError:
+        raise UsageError(f"{where} is nested too deeply.", "Write sections and values only.") from None
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{where} is no valid YAML: {' '.join(str(error).split())}.", "Mend it and try again.") from None

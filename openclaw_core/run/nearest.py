@@ -12,6 +12,7 @@ from .layout import Shape, device_ids, place
 from .partition_rules import violations
 
 MOST_TRIES = 20_000
+WINDOW = 128
 
 
 def nearest_partition(shapes: dict[str, Shape], config: Config, archs: dict[str, Architecture | None]) -> dict[str, Shape] | None:
@@ -43,11 +44,12 @@ def nearest_partition(shapes: dict[str, Shape], config: Config, archs: dict[str,
 
 
 def _options(role: str, shape: Shape, config: Config, arch: Architecture | None, most: int) -> list[tuple[float, Shape]]:
-    """Legal shapes of one role by distance, one per number of devices."""
+    """Legal shapes of one role by distance, one per number of devices; only numbers near the asked one, and small ones."""
     per_node = len(device_ids(config.partition))
     units = sorted({shape.unit, *(2**i for i in range(10) if 2**i <= per_node)})
     best: dict[int, tuple[float, Shape]] = {}
-    for devices in range(most + 1):
+    near = set(range(WINDOW)) | set(range(shape.devices - WINDOW, shape.devices + WINDOW))
+    for devices in sorted(entry for entry in near if 0 <= entry <= most):
         for unit in units:
             for pipeline in sorted({1, shape.pipeline}):
                 option = Shape(devices, unit, pipeline)

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openclaw_core.config.keys import all_keys
 from openclaw_core.config.load import load_profile
+from openclaw_core.errors import UsageError
 from openclaw_core.models.architecture import padded_vocab
 from openclaw_core.run.layout import ROLES, Shape, place
 from openclaw_core.run.memory import GIB, Split, shard_parameters
@@ -206,6 +208,19 @@ def test_a_proposal_is_legal_and_the_same_each_time(counts: list[int], tensor: i
     if proposal is not None:
         assert plan_of(*overrides, *(f"{key}={value}" for key, value in proposal.items()))
         assert _proposal(overrides) == proposal
+
+
+NUMBERS = [path for path, key in all_keys().items() if key.section is None and key.field.annotation in (int, float)]
+
+
+@settings(max_examples=60, deadline=3000)
+@given(st.lists(st.tuples(st.sampled_from(NUMBERS), st.sampled_from([0, 1, 3, 64, 1000, 65536, 10**12])), max_size=4))
+def test_extreme_numbers_end_in_a_plan_or_an_error_for_users(pairs: list[tuple[str, int]]) -> None:
+    try:
+        body = plan_of(*(f"{key}={value}" for key, value in pairs)).to_dict()
+    except UsageError:
+        return
+    assert json.dumps(body, allow_nan=False)
 
 
 def _proposal(overrides: list[str]) -> dict[str, int] | None:
