@@ -15,11 +15,12 @@ from typing import Literal
 import torch
 
 from openclaw_core.checkpoint.atomic import new_folder
-from openclaw_core.checkpoint.checks import check_expected, check_head, check_rope_buffers, check_tokenizer
-from openclaw_core.checkpoint.families import EXTRA_STATES, RULES
+from openclaw_core.checkpoint.checks import check_expected, check_tokenizer
+from openclaw_core.checkpoint.examine import examine_hf, examine_torch_dist
+from openclaw_core.checkpoint.families import EXTRA_STATES
 from openclaw_core.checkpoint.hf import HfReader, HfWriter
 from openclaw_core.checkpoint.manifest import Manifest, copy_companions, write_manifest, write_synced
-from openclaw_core.checkpoint.mapping import Layout, Mapping, Shape, Unit, build_mapping, check_names, model_tensors, sniff_layout
+from openclaw_core.checkpoint.mapping import Layout, Mapping, Unit
 from openclaw_core.checkpoint.names import HF_FOLDER, TRACKER
 from openclaw_core.checkpoint.sniff import Found, carried_config, sniff
 from openclaw_core.checkpoint.torch_dist import Part, TorchDistReader, empty_extra_state, write_folder
@@ -29,7 +30,6 @@ from openclaw_core.models.architecture import (
     VOCAB_DIVISOR,
     Architecture,
     architecture_from_config,
-    padded_vocab,
     read_config,
     text_config,
 )
@@ -151,17 +151,25 @@ def _plan_import(
     dtype: torch.dtype | None,
     allow: tuple[str, ...],
 ) -> Plan:
-    reader = HfReader(found.folder)
-    layout = Layout(padded_vocab(arch.vocab, divisor, tp))
-    mapping = build_mapping(RULES[arch.family], arch, layout)
-    present = {name: entry.shape for name, entry in reader.entries.items()}
-    left_out = check_head(reader, arch) | check_rope_buffers(reader, arch)
-    allowed = check_names(str(found.root), mapping.hf, {k: v for k, v in present.items() if k not in left_out}, allow)
-    left_out |= dict.fromkeys(allowed, "allowed to be left out")
-    hf_dtypes = {name: dtype or reader.entries[name].dtype for name in mapping.hf}
+    examined = examine_hf(HfReader(found.folder), arch, allow=allow, tp=tp, divisor=divisor)
+    mapping = examined.mapping
+    hf_dtypes = {name: dtype or own for name, own in examined.dtypes.items()}
     stored_dtypes = _one_dtype_each(mapping, hf_dtypes, str(found.root))
     nbytes = sum(math.prod(shape) * stored_dtypes[name].itemsize for name, shape in mapping.stored.items())
-    return Plan(found, target, "torch_dist", arch, folder, mapping, layout, tp, stored_dtypes, hf_dtypes, nbytes, left_out)
+    return Plan(
+        found,
+        target,
+        "torch_dist",
+        arch,
+        folder,
+        mapping,
+        examined.layout,
+        tp,
+        stored_dtypes,
+        hf_dtypes,
+        nbytes,
+        examined.left_out,
+    )
 
 
 def _plan_export(
@@ -174,24 +182,13 @@ def _plan_export(
     dtype: torch.dtype | None,
     allow: tuple[str, ...],
 ) -> Plan:
-    reader = TorchDistReader(found.folder)
-    present: dict[str, Shape] = {name: reader.contents.tensors[name].shape for name in model_tensors(reader.contents.tensors)}
-    layout = sniff_layout(present)
-    if layout.padded < arch.vocab:
-        raise UserError(
-            f"{found.folder} has {layout.padded} embedding rows, {folder}/config.json says vocab_size={arch.vocab}.",
-            "Name the config of the model it came from.",
-        )
-    mapping = build_mapping(RULES[arch.family], arch, layout)
-    allowed = check_names(str(found.root), mapping.stored, present, allow, f"The architecture is {folder}/config.json.")
-    stored_dtypes = {name: reader.contents.tensors[name].dtype for name in mapping.stored}
-    hf_dtypes = {source.name: dtype or stored_dtypes[unit.stored] for unit in mapping.units for source in unit.slices}
+    examined = examine_torch_dist(TorchDistReader(found.folder), arch, allow=allow)
+    mapping = examined.mapping
+    hf_dtypes = {source.name: dtype or examined.dtypes[unit.stored] for unit in mapping.units for source in unit.slices}
     nbytes = sum(math.prod(shape) * hf_dtypes[name].itemsize for name, shape in mapping.hf.items())
-    left_out = dict.fromkeys(allowed, "allowed to be left out")
-    skipped = len(reader.contents.tensors) - len(present)
-    if skipped:
-        left_out[f"{skipped} tensors of optimizer and random state"] = "not part of the model"
-    return Plan(found, target, "hf", arch, folder, mapping, layout, tp, stored_dtypes, hf_dtypes, nbytes, left_out)
+    return Plan(
+        found, target, "hf", arch, folder, mapping, examined.layout, tp, examined.dtypes, hf_dtypes, nbytes, examined.left_out
+    )
 
 
 def _one_dtype_each(mapping: Mapping, hf_dtypes: dict[str, torch.dtype], where: str) -> dict[str, torch.dtype]:
