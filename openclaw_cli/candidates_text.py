@@ -23,7 +23,7 @@ WIDTH = 100
 
 def number(value: float | None, digits: int = 3) -> str:
     """value with so many decimals; - where the dump doesn't hold it."""
-    return "-" if value is None else f"{value:.{digits}f}"
+    return "-" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def share(value: float | None) -> str:
@@ -69,9 +69,9 @@ def samples_text(header: StepHeader, rows: Sequence[SampleRow], console: Console
     columns = ("sample", "kind", ">reward", ">R", ">mean O", ">signal", "taught by", ">odd", "first hint")
     cells = [
         (
-            visible(row.sample_id, 16), row.kind, f"{row.reward:+g}", row.length, number(row.mean_overlap, 2),
+            visible(row.sample_id[:12]), row.kind, f"{row.reward:+g}", row.length, number(row.mean_overlap, 2),
             number(row.signal), " ".join(share(part) for part in row.taught) or "-", row.anomalies or "",
-            visible(row.hints[0], 34) if row.hints else "-",
+            visible(row.hints[0], 28) if row.hints else "-",
         )
         for row in rows
     ]  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FUNNEL = ("received", "main", "answered", "closed", "judged", "hinted", "sampled", "scored", "trained")
 FIRST_SCREEN = (
     "loss/total", "loss/grpo", "loss/opd", "opd/overlap", "opd/signal", "batch/reward", "batch/response_tokens",
-    "batch/capped_share", "batch/entropy", "gap/engine_mean", "loss/grad_norm", "seconds/step",
+    "batch/capped_share", "batch/entropy", "gap/engine_mean", "loss/grad_norm",
 )  # fmt: skip
 
 
@@ -85,9 +85,11 @@ def _facts(status: Status) -> list[tuple[str, str]]:
         facts.append(("votes", f"{'; '.join(votes)}{no_votes}"))
         facts.append(("reward", f"mean {number(view.reward)} over samples with a verdict" if view.reward is not None else ""))
         facts.append(("waiting", ", ".join(f"{one.count} to be {one.stage} ({duration(one.oldest_s)})" for one in view.waiting)))
+    spent = {name.removeprefix("seconds/"): value for name, value in status.metrics.items() if name.startswith("seconds/")}
+    facts.append(("last step", ", ".join(f"{stage} {value:.1f} s" for stage, value in spent.items() if value)))
     if status.reading is not None:
         target = "" if status.target is None else f", target {share(status.target)}"
-        solved = "" if status.reading.solved_rate is None else f", solved {share(status.reading.solved_rate)} of those"
+        solved = "" if status.reading.solved_rate is None else f", task solved in {share(status.reading.solved_rate)}"
         facts.append(
             ("preference", f"held in {share(status.reading.preference_rate)} at step {status.reading.step}{solved}{target}")
         )
@@ -100,17 +102,21 @@ def _metrics(status: Status, console: Console) -> None:
         return
     rows = [(name, _value(status.metrics.get(name)), status.constants.get(name, "")) for name in shown]
     title = f"Metrics of step {status.metrics['step']}"
-    console.print(table(("metric", ">value", "constant in this run, because"), rows, title=title))
+    if any(why for _, _, why in rows):
+        console.print(table(("metric", ">value", "constant in this run, because"), rows, title=title))
+    else:
+        console.print(table(("metric", ">value"), [row[:2] for row in rows], title=title))
 
 
 def _processes(status: Status, console: Console) -> None:
-    if not status.processes:
-        return
-    words = {True: "alive", False: "ended", None: "on another machine"}
-    rows = [
-        (one.role, one.pid, words[one.alive], time.strftime("%H:%M:%S", time.localtime(one.since))) for one in status.processes
-    ]
-    console.print(table(("process", ">pid", "state", "since"), rows))
+    ended = [f"{one.role} ({one.pid})" for one in status.processes if one.alive is False]
+    living = [one for one in status.processes if one.alive is not False]
+    words = {True: "alive", None: "on another machine"}
+    rows = [(one.role, one.pid, words[one.alive], time.strftime("%H:%M:%S", time.localtime(one.since))) for one in living]
+    if rows:
+        console.print(table(("process", ">pid", "state", "since"), rows))
+    if ended:
+        field(console, "processes", f"{len(ended)} ended{': ' + ', '.join(ended) if rows else ', none alive'}")
 
 
 def _value(value: Any) -> str:

@@ -37,6 +37,18 @@ TENSORS: dict[str, tuple[str, str, str]] = {
     "advantages": ("R S", "float32", "A = d * w"),
     "prompt_ids": ("P", "int32", "ids that the engine was given"),
 }
+OPD_TENSORS = (
+    "overlap",
+    "k_star",
+    "support_ids",
+    "support_mask",
+    "support_student",
+    "support_teacher",
+    "differences",
+    "weights",
+    "advantages",
+)
+"""What a sample without an OPD term (no teacher_ids) can't have: in a packed batch its rows hold fillers there."""
 REQUIRED_TENSORS = ("response_ids", "loss_mask")
 
 

@@ -91,7 +91,7 @@ def why_candidate(header: StepHeader, sample: SampleDump, k: int) -> str:
     """One phrase on why candidate k teaches or doesn't, over the whole sample."""
     k_star = sample.get("k_star")
     if k_star is None:
-        return "no choice in this dump"
+        return "not scored: no OPD term for this sample" if sample.get("teacher_ids") is None else "no choice in this dump"
     share = float((k_star == k).mean()) if k_star.size else 0.0
     if sample.candidates == 1:
         return "the only candidate" if share else "the only candidate, and it teaches nowhere"
@@ -136,4 +136,4 @@ def why_position(header: StepHeader, sample: SampleDump, t: int, found: list[Spa
         tie = f" ({', '.join(map(str, tied))} tie: the lowest number wins)" if len(tied) > 1 else ""
         return f"largest O here, {best}{tie}"
     span = next((span for span in found if span.start <= t < span.end), None)
-    return "outside every step span: candidate 0" if span is None else _why_in_span(span, span.best, True)
+    return "outside every step span: candidate 0" if span is None else _why_in_span(span, span.best, len(found) > 1)

@@ -10,7 +10,7 @@ from safetensors.numpy import save
 from ..files import write_atomic
 from ..track import jsonl
 from .collect import to_numpy
-from .schema import REQUIRED_TENSORS, TENSORS, SampleDump, StepDump, index_record, step_file
+from .schema import OPD_TENSORS, REQUIRED_TENSORS, TENSORS, SampleDump, StepDump, index_record, step_file
 
 INDEX = "index.jsonl"
 METADATA_KEY = "openclaw_dump"
@@ -42,7 +42,10 @@ def tensor_key(sample_number: int, name: str) -> str:
 
 
 def checked_tensors(sample: SampleDump) -> dict[str, np.ndarray]:
-    """A sample's tensors as numpy arrays of the schema's dtypes (torch tensors are taken too); raises ValueError on misfits."""
+    """A sample's tensors as numpy arrays of the schema's dtypes (torch tensors are taken too).
+
+    What stands for the OPD term of a sample without one is left out. Raises ValueError on misfits.
+    """
     absent = [name for name in REQUIRED_TENSORS if name not in sample.tensors]
     unknown = [name for name in sample.tensors if name not in TENSORS]
     if absent or unknown:
@@ -50,7 +53,7 @@ def checked_tensors(sample: SampleDump) -> dict[str, np.ndarray]:
     sizes: dict[str, int] = {}
     result = {}
     for name, value in sample.tensors.items():
-        if value is None:
+        if value is None or (name in OPD_TENSORS and sample.get("teacher_ids") is None):
             continue
         axes, dtype, _ = TENSORS[name]
         array = np.ascontiguousarray(to_numpy(value), dtype=dtype)

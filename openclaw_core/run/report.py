@@ -20,7 +20,7 @@ STAGES = ("start", "collect", "teacher", "old", "train", "sync", "dump", "save",
 class Reading:
     """One reading on held-out tasks without any hint, after step optimizer steps and sessions conversations.
 
-    solved_rate is of the replies that hold the style, None where none does. tasks is the number of replies that were read.
+    solved_rate is of the replies that hold the style, of all while none does. tasks is the number of replies that were read.
     """
 
     step: int
@@ -158,7 +158,7 @@ def summary_lines(report: Report) -> list[tuple[str, str]]:
         ("preference", report.preference),
         ("held without a hint, before", _rate(before)),
         ("held without a hint, after", _rate(after)),
-        ("solved in the style, after", _solved(after)),
+        ("task solved, after", _solved(after)),
         ("held from", _held(held, report.target)),
         ("steps", f"{report.steps} of {report.planned_steps}"),
         ("time", f"{report.wall_seconds:.0f} s: {', '.join(f'{name} {value:.0f}' for name, value in report.seconds.items())}"),

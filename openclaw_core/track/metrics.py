@@ -63,7 +63,6 @@ TABLE = (
     Metric("batch/entropy", "nats", "Entropy of the old policy at trained positions."),
     Metric("batch/tokens", "tokens", "Trained positions of the step."),
     Metric("teacher/tokens", "tokens", "Tokens that the teacher forwarded for the step."),
-    Metric("seconds/step", "s", "Wall-clock time of the step, from the batch's wait to the new weights."),
     Metric("seconds/collect", "s", "Waiting for the batch to fill."),
     Metric("seconds/teacher", "s", "Waiting for the teacher's scores."),
     Metric("seconds/old", "s", "Old pass: log-probs and top-K of the student before the step."),
@@ -84,7 +83,11 @@ TABLE = (
     Metric("funnel/ready", "samples", "Samples that wait for a batch."),
     Metric("funnel/sessions", "sessions", "Sessions seen since the run began."),
     Metric("eval/preference_rate", "share", "Held-out replies, without any hint, that hold the preferred style."),
-    Metric("eval/solved_rate", "share", "Of the replies that hold the style, those that solve their task."),
+    Metric(
+        "eval/solved_rate",
+        "share",
+        "Of the replies that hold the style, those that solve their task (of all replies while none holds it).",
+    ),
     Metric("eval/tasks", "tasks", "Held-out tasks of the reading that were answered (the denominator)."),
     Metric("weights/version", "version", "Version of the weights that the engines serve after the step."),
 )
@@ -112,6 +115,10 @@ def constants(config: Config) -> dict[str, str]:
         found["opd/clipped_share"] = "loss.diff_clip is off"
     if loss.w_rl == 0:
         found |= dict.fromkeys(("loss/grpo", "ratio/clipped_share", "ratio/mean"), "loss.w_rl is 0")
+    if loss.entropy_coef == 0:
+        found["loss/entropy"] = "loss.entropy_coef is 0: not computed"
+    if config.rollout.on_length == "drop":
+        found["batch/capped_share"] = "rollout.on_length is drop: cut replies are never trained"
     if loss.kl_coef == 0:
         found["loss/kl"] = "loss.kl_coef is 0: no reference"
     if config.users is None:

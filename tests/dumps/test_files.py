@@ -171,3 +171,13 @@ def test_wrong_questions_have_useful_answers(folder, tmp_path):
         reader.sample(2, "2")
     with pytest.raises(UserError, match="There are no dumps"):
         DumpReader(tmp_path / "none")
+
+
+def test_fillers_of_a_sample_without_an_opd_term_are_left_out(tmp_path):
+    dump = make_step(1)
+    first = dump.samples[0]
+    own = {name: value for name, value in first.tensors.items() if not name.startswith("teacher")}
+    DumpWriter(tmp_path).write(replace(dump, samples=(replace(first, kind="rl", tensors=own),)))
+    kept = DumpReader(tmp_path).step(1).samples[0].tensors
+    assert not {"overlap", "k_star", "weights", "support_ids"} & kept.keys()
+    assert {"student_ids", "entropy", "engine_logprobs"} <= kept.keys()
