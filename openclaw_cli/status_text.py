@@ -26,7 +26,7 @@ def status_text(status: Status, console: Console) -> None:
     from rich.text import Text
 
     line = Text(f"{status.run}  ", style="bold")
-    line.append(status.state + (f": {status.reason}" if status.reason else ""), style=_style(status))
+    line.append(status.state + (f": {visible(status.reason, 240)}" if status.reason else ""), style=_style(status))
     line.append(f"  step {status.step} of {status.steps}, weights v{status.weight_version}", style="")
     console.print(line)
     if status.store is None:

@@ -198,3 +198,41 @@ def _known(record: dict[str, Any], cls: type) -> dict[str, Any]:
             raise ValueError(f"{cls.__name__} has {item.name} {value!r}, not of type {item.type}")
         known[item.name] = value
     return known
+
+
+def markdown() -> str:
+    """docs/dumps.md."""
+    lines = [
+        "# Step dumps",
+        "",
+        "Made from `openclaw_core/dumps/schema.py` by `python -m openclaw_core.dumps.schema`; don't edit.",
+        "",
+        f"`dumps/` of a run holds, schema version {SCHEMA_VERSION}, one file `step-000001.safetensors` per optimizer step and one line",
+        "per step in `index.jsonl`. A file is renamed into place when it is whole, and only then gets its line; the file keeps a copy",
+        "of the line in its metadata (`openclaw_dump`), so that either can be read without the other. A step that is trained again",
+        "after a resume gets another line; the last one counts. `openclaw inspect-candidates RUN` reads all of this.",
+        "",
+        "A line is standard JSON: `schema`, `file`, the header, and `samples` in batch order.",
+        "",
+        "Header: " + ", ".join(f"`{item.name}`" for item in fields(StepHeader)) + ".",
+        "Sample: "
+        + ", ".join(f"`{item.name}`" for item in fields(SampleDump) if item.name != "tensors")
+        + ", `R`, `candidates`.",
+        "Hint: " + ", ".join(f"`{item.name}`" for item in fields(HintDump)) + "; a `text` of null is the un-hinted candidate.",
+        "",
+        "Tensors of the i-th sample are named `s<i>.<name>`. Axes: R response positions, K ids of a top-K, C candidates that the",
+        "teacher scored (the first C of the sample), S ids of the support, P prompt ids. Ids below 0 fill places that hold no id.",
+        f"All but {' and '.join(f'`{name}`' for name in REQUIRED_TENSORS)} may be absent; a sample without an OPD term has none of the",
+        "teacher's side. w is renormalised over the support; log-probs are over the whole real vocabulary and never are.",
+        "",
+        "| tensor | axes | dtype | holds |",
+        "| --- | --- | --- | --- |",
+        *(f"| `{name}` | {axes} | {dtype} | {text} |" for name, (axes, dtype, text) in TENSORS.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(markdown())

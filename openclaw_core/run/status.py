@@ -155,6 +155,8 @@ def _next_step(view: StoreView | None, batch: int | None, manifest: Manifest) ->
         return None, "unknown: no store or no configuration"
     if manifest.step >= manifest.steps > 0:
         return None, "all steps are done"
+    if manifest.state not in GOING:
+        return None, f"none: the run is {manifest.state}; {view.funnel.ready} samples wait for a resume"
     missing = batch - view.funnel.ready
     if missing <= 0:
         return 0.0, f"a batch of {batch} is ready"

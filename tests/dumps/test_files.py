@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from openclaw_core.dumps.reader import DumpReader
+from openclaw_core.dumps.schema import markdown
 from openclaw_core.dumps.writer import DumpWriter
 from openclaw_core.errors import UsageError, UserError
 
 make_step = runpy.run_path(str(Path(__file__).with_name("example.py")))["step"]
+
+
+def test_the_page_is_made_from_the_schema():
+    assert (Path(__file__).parents[2] / "docs" / "dumps.md").read_text() == markdown()
 
 
 @pytest.fixture

@@ -142,6 +142,12 @@ def test_a_finished_run_never_stalls(run, store):
     assert read_status(run).next_step_why == "all steps are done"
 
 
+def test_a_stopped_run_promises_no_step(run, store):
+    run.update(state="stopped")
+    assert read_status(run).next_step_s is None
+    assert read_status(run).next_step_why == "none: the run is stopped; 0 samples wait for a resume"
+
+
 def test_metrics_constants_and_readings(run):
     sink = JsonlSink(run.metrics)
     sink.write(0, {"eval/preference_rate": 0.0})
