@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from pathlib import Path
 
 from openclaw_core.config.load import Resolved
@@ -39,6 +40,7 @@ def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: P
             raise
         except BaseException as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            _keep_traceback(job)
             raise
         finally:
             job.run.update(state=state, reason=reason)
@@ -84,10 +86,11 @@ class Loop:
         self._read_preference(self.version)
         self.fleet.start_users(self.version)
         for step in range(self.job.first_step, self.config.train.steps + 1):
+            before = dict(self.progress.seconds)
             batch = self._collect()
             if batch is None:
                 break
-            self._step(step, batch)
+            self._step(step, batch, before)
         if self.version > self.saved:
             self._save()
 
@@ -110,8 +113,7 @@ class Loop:
                 time.sleep(POLL_S)
         return None
 
-    def _step(self, step: int, batch: list[Sample]) -> None:
-        before = dict(self.progress.seconds)
+    def _step(self, step: int, batch: list[Sample], before: dict[str, float]) -> None:
         with self.progress.timed("teacher"):
             scores = self.scores.of(batch)
         self.fleet.pause()
@@ -175,6 +177,11 @@ class Loop:
         if self.config.users is not None:
             self.progress.sessions = self.fleet.sessions()
         self.watcher.update(self.progress)
+
+
+def _keep_traceback(job: Job) -> None:
+    with job.run.log("driver").open("a", encoding="utf-8") as log:
+        log.write(traceback.format_exc())
 
 
 def _report(job: Job, progress: Progress) -> Report:

@@ -179,14 +179,16 @@ class Trainer:
                 device=self.device,
             )
             for batch in batches:
-                self._attach(batch, scores)
+                # Without scores only the student's own top-K can be read, unless no sample needs any.
+                if scores or not any(self.needs.scores(s.kind) for s in batch.samples):
+                    self._attach(batch, scores)
         except UserError as e:
             error = e
         agree(error, UNTRAINABLE)
         return batches
 
     def _attach(self, batch: MicroBatch, scores: Sequence[TeacherScores]) -> None:
-        if batch.rows is not None and self.needs.teacher and scores:
+        if batch.rows is not None and self.needs.teacher:
             batch.teacher = pack_teacher(batch.rows, scores, self.loss, real_vocab=self.arch.vocab)
 
     def _take_prepared(self, samples: Sequence[Sample], scores: Sequence[TeacherScores]) -> list[MicroBatch]:
