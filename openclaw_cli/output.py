@@ -173,6 +173,14 @@ def scalar_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
+def size_text(count: float) -> str:
+    """Bytes in the unit that fits."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.{1 if count >= 10 * size else 2}f} {unit}"
+    return f"{count:.0f} B"
+
+
 def to_json(value: Any) -> str:
     """value as a JSON document with a line end."""
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n"

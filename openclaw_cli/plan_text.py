@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .output import scalar_text, table
+from .output import scalar_text, size_text, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from openclaw_core.run.plan import Plan, RolePlan
-
-GIB = 2**30
 
 
 def plan_text(plan: Plan, console: Console) -> None:
@@ -21,17 +19,15 @@ def plan_text(plan: Plan, console: Console) -> None:
     console.print(
         table(("role", "model", ">devices", "sizes", "node: devices"), [_role_row(role) for role in plan.roles.values()])
     )
-    console.print(
-        table(("role", ">per device", "of which", ">host per process"), _memory_rows(plan), title="Memory, estimated in GiB")
-    )
-    host = ", ".join(f"node {node} {need / GIB:.1f} GiB" for node, need in plan.host_bytes.items())
+    console.print(table(("role", ">per device", "of which", ">host per process"), _memory_rows(plan), title="Memory, estimated"))
+    host = ", ".join(f"node {node} {size_text(need)}" for node, need in plan.host_bytes.items())
     batch = plan.batch
     _lines(
         console,
         "Batch",
         [
             f"{batch.samples} samples = {batch.data_parallel} data parallel x {batch.samples_per_rank:g} each, shared by tokens",
-            f"{batch.fewest_micro_batches} to {batch.most_micro_batches} micro-batches each, at most {batch.token_budget} tokens",
+            f"{_range(batch.fewest_micro_batches, batch.most_micro_batches)} each, at most {batch.token_budget} tokens",
             f"{batch.steps} steps, {batch.samples_in_run} samples; {batch.rest}",
             plan.staleness,
         ],
@@ -42,6 +38,10 @@ def plan_text(plan: Plan, console: Console) -> None:
     _lines(console, "Main memory", [host, *plan.notes])
     rows = [(key, scalar_text(plan.values[key]), origin) for key, origin in plan.origins.items()]
     console.print(table(("key", "value", "origin"), rows, title="Configuration"))
+
+
+def _range(fewest: int, most: int) -> str:
+    return f"{fewest} to {most} micro-batches" if most > fewest else f"{fewest} micro-batch{'es' if fewest > 1 else ''}"
 
 
 def _lines(console: Console, title: str, lines: list[str]) -> None:
@@ -77,8 +77,8 @@ def _memory_rows(plan: Plan) -> list[tuple[object, ...]]:
     for role in plan.roles.values():
         if role.memory is None:
             continue
-        parts = ", ".join(f"{part.name} {part.bytes / GIB:.2f}" for part in role.memory.device)
+        parts = ", ".join(f"{part.name} {size_text(part.bytes)}" for part in role.memory.device)
         if role.memory.kv_tokens is not None:
             parts += f" ({role.memory.kv_tokens} tokens)"
-        rows.append((role.name, f"{role.memory.device_bytes / GIB:.2f}", parts, f"{role.memory.host_bytes / GIB:.2f}"))
+        rows.append((role.name, size_text(role.memory.device_bytes), parts, size_text(role.memory.host_bytes)))
     return rows

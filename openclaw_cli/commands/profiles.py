@@ -23,17 +23,19 @@ def list_() -> None:
     """List the shipped profiles."""
     from openclaw_core.config.load import load_profile
     from openclaw_core.config.sources import PROFILES, profile_names
+    from openclaw_core.run.layout import ROLES, idle_roles
     from openclaw_core.run.sentences import mode_of
 
     rows = []
     for name in profile_names():
         config = load_profile(name, (), {}, check=False).config
-        partition = config.partition
+        partition, idle = config.partition, idle_roles(config)
+        used = sum(getattr(partition, role).devices for role in ROLES if role not in idle)
         rows.append(
             {
                 "name": name,
                 "mode": mode_of(config),
-                "devices": f"{partition.nodes * partition.devices_per_node} {partition.device}",
+                "devices": f"{used} {partition.device}",
                 "description": config.description,
                 "file": str(PROFILES / f"{name}.yaml"),
             }

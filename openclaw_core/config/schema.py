@@ -77,7 +77,9 @@ class Partition(Section):
 
     device: Literal["cuda", "cpu"] = Field("cuda", description="Kind of device that roles run on.")
     nodes: Annotated[int, Field(ge=1, le=1024)] = Field(1, description="Number of machines.")
-    devices_per_node: Annotated[int, Field(ge=1, le=64)] = Field(8, description="Devices of each machine.")
+    devices_per_node: Annotated[int, Field(ge=1, le=64)] = Field(
+        8, description="Devices of each machine; on cpu the most worker processes."
+    )
     allowed_devices: tuple[int, ...] | None = Field(
         None,
         description="Physical device ids that may be used on each node, e.g. 2,3,5-7; CUDA_VISIBLE_DEVICES, else all, when null.",
@@ -179,6 +181,10 @@ class Judge(Section):
     temperature: Annotated[float, Field(ge=0)] = Field(0.6, description="Sampling temperature of votes.")
     max_tokens: PositiveInt = Field(1024, description="Most tokens of a vote.")
     timeout_s: Annotated[float, Field(gt=0)] = Field(120.0, description="Seconds until a vote counts as none.")
+    guards: bool = Field(
+        False,
+        description="Let structured evidence override the verdict: a tool result that reports an error, a call repeated in vain.",
+    )
     useless_hints: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="scripted: share of hint sets that hold a hint which asks for nothing."
     )

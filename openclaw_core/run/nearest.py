@@ -18,7 +18,8 @@ WINDOW = 128
 def nearest_partition(shapes: dict[str, Shape], config: Config, archs: dict[str, Architecture | None]) -> dict[str, Shape] | None:
     """Shapes that violate nothing and fit the machines, at the least distance from shapes; None where none was found.
 
-    Distance: one per device added or taken away, one per halving or doubling of a unit or of pipeline stages.
+    Distance: one per device added or taken away, one per halving or doubling of a unit or of pipeline stages, half per
+    role that changes.
     """
     ids, nodes = device_ids(config.partition), config.partition.nodes
     roles = list(shapes)
@@ -63,7 +64,7 @@ def _options(role: str, shape: Shape, config: Config, arch: Architecture | None,
 
 def _distance(old: Shape, new: Shape) -> float:
     steps = abs(math.log2(old.unit / new.unit)) + abs(math.log2(old.pipeline / new.pipeline)) + math.log2(old.context)
-    return abs(old.devices - new.devices) + steps
+    return abs(old.devices - new.devices) + steps + (0.5 if new != old else 0.0)
 
 
 def as_settings(old: dict[str, Shape], new: dict[str, Shape]) -> dict[str, int]:

@@ -269,12 +269,21 @@ def _partition_findings(shapes: dict[str, Shape], config: Config, archs: dict[st
         parts = " + ".join(f"{role} {shape.devices}" for role, shape in shapes.items())
         machines = f"{partition.nodes} machine{'s' if partition.nodes > 1 else ''} x {len(ids)} allowed devices"
         found.append(
-            (f"The roles ask for {total} devices ({parts}), but there are {room} ({machines}).", "Take some away, or allow more.")
+            (
+                f"The roles ask for {total} devices ({parts}), but there are {room} ({machines}).",
+                f"Take some away, or {_allow_more(config, total)}.",
+            )
         )
     elif not found and place(shapes, partition.nodes, ids) is None:
         units = ", ".join(f"{role} in units of {shape.unit}" for role, shape in shapes.items())
         found.append((f"The devices suffice, but not whole on single machines: {units}.", "Use smaller units."))
     return found
+
+
+def _allow_more(config: Config, total: int) -> str:
+    if config.partition.device == "cpu":
+        return f"set partition.devices_per_node={-(-total // config.partition.nodes)}"
+    return "allow more"
 
 
 def _nearest(shapes: dict[str, Shape], config: Config, archs: dict[str, Architecture | None]) -> dict[str, int] | None:
@@ -377,7 +386,7 @@ def _notes(config: Config, idle: dict[str, str], free: dict[int, tuple[int, ...]
         given = f"; its {held} device{'s are' if held > 1 else ' is'} given back" if held else ""
         notes.append(f"No {role}: {reason}{given}.")
     left = [f"node {node}: {', '.join(map(str, ids))}" for node, ids in free.items() if ids]
-    if left:
+    if left and config.partition.device == "cuda":
         notes.append(f"Devices without a role: {'; '.join(left)}.")
     if config.teacher is None and "teacher" not in idle:
         notes.append("The teacher is the student's starting weights.")

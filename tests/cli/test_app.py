@@ -105,3 +105,19 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert done.stdout == "{\n"
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("openclaw train --profile ti", ["tiny-cpu"]),
+        ("openclaw profiles show qwen3-4b-t", ["qwen3-4b-topk"]),
+        ("openclaw train --set loss.sub", ["loss.subset="]),
+        ("openclaw train --js", ["--json"]),
+    ],
+)
+def test_the_shell_is_offered_names(words: str, offered: list[str]) -> None:
+    program = "from openclaw_cli.app import app; app(prog_name='openclaw')"
+    env = {**os.environ, "_OPENCLAW_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.stdout.split() == offered

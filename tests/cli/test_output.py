@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_cli.errors import as_user_error, report
-from openclaw_cli.output import Output, plain, scalar_text, table, use
+from openclaw_cli.output import Output, plain, scalar_text, size_text, table, use
 from openclaw_core.errors import Findings, UsageError, UserError
 from openclaw_core.types import SampleKind
 
@@ -78,3 +78,13 @@ def test_unforeseen_failures_in_a_sentence() -> None:
 def test_scalars_as_yaml_has_them() -> None:
     assert [scalar_text(value) for value in (None, True, (1, 2), 1e-5, "x")] == ["null", "true", "1,2", "1e-05", "x"]
     assert plain(Path("/x")) == "/x"
+
+
+def test_sizes_in_the_unit_that_fits() -> None:
+    assert [size_text(count) for count in (0, 1023, 1536, 2**20, 20 * 2**30)] == [
+        "0 B",
+        "1023 B",
+        "1.50 KiB",
+        "1.00 MiB",
+        "20.0 GiB",
+    ]
