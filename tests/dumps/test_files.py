@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from openclaw_core.dumps.describe import markdown
 from openclaw_core.dumps.reader import DumpReader
-from openclaw_core.dumps.schema import markdown
 from openclaw_core.dumps.writer import DumpWriter
 from openclaw_core.errors import UsageError, UserError
 
