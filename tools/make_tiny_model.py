@@ -121,7 +121,7 @@ def make_optimizers(model: Qwen3ForCausalLM, lr: float) -> list[torch.optim.Opti
     others = [p for n, p in model.named_parameters() if p.dim() != 2 or "embed" in n]
     return [
         torch.optim.Muon(matrices, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=2.5 * lr, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.AdamW(others, lr=2 * lr, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
 
@@ -219,13 +219,13 @@ def first_tokens(local: LocalModel) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE.parent / "openclaw_core" / "assets" / "tiny-qwen3")
-    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--threads", type=int, default=2, help="1 is faster where other work shares the cores")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--slip-rate", type=float, default=0.0)
-    parser.add_argument("--slip-weight", type=float, default=0.0)
+    parser.add_argument("--slip-rate", type=float, default=0.15)
+    parser.add_argument("--slip-weight", type=float, default=0.015)
     parser.add_argument("--cases", type=int, default=150, help="held-out tasks per style when measuring")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

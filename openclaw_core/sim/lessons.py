@@ -36,6 +36,9 @@ class Teacher:
     """Writes lessons. slip_rate and slip_weight: share and loss weight of plain prompts answered in a style nobody asked
     for, which leave every style a little probability."""
 
+    two = 0.2
+    """Share of lessons with a second task."""
+
     def __init__(self, split: Split = "train", seed: int = 0, slip_rate: float = 0.0, slip_weight: float = 0.0) -> None:
         self.rng = random.Random(f"lessons-{split}-{seed}")
         self.tasks = tasks(split, seed)
@@ -51,7 +54,7 @@ class Teacher:
         if self.rng.random() < 0.25:
             standing = self._style() if self.rng.random() < 0.6 else None
             lesson.say("system", self.rng.choice(standing.systems() if standing else styles.PLAIN_SYSTEMS))
-        for _ in range(1 if self.rng.random() < 0.6 else 2):
+        for _ in range(2 if self.rng.random() < self.two else 1):
             self._task(lesson, next(self.tasks), standing)
         return lesson
 

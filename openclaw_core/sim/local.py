@@ -43,37 +43,25 @@ class LocalModel:
         """One reply per conversation, greedy at temperature 0, cut at `limit` tokens; in the order of the input."""
         prompts = [self.prompt_ids(c) for c in conversations]
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        generator = torch.Generator().manual_seed(seed)
         replies = [""] * len(prompts)
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            for index, ids in zip(chosen, self._sample([prompts[i] for i in chosen], temperature, generator, limit), strict=True):
-                replies[index] = self.tokenizer.decode(ids, skip_special_tokens=False)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for start in range(0, len(order), batch):
+                chosen = order[start : start + batch]
+                sampled = self.sample([prompts[i] for i in chosen], temperature, limit)
+                for index, ids in zip(chosen, sampled, strict=True):
+                    replies[index] = self.tokenizer.decode(ids, skip_special_tokens=False)
         return replies
 
     @torch.inference_mode()
-    def _sample(self, prompts: list[list[int]], temperature: float, generator: torch.Generator, limit: int) -> list[list[int]]:
-        from transformers import DynamicCache
-
-        longest = max(len(p) for p in prompts)
-        ids = torch.tensor([[self.pad] * (longest - len(p)) + p for p in prompts])
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
-        replies: list[list[int]] = [[] for _ in prompts]
-        open_rows = torch.ones(len(prompts), dtype=torch.bool)
-        cache = DynamicCache(config=self.model.config)
-        for _ in range(limit):
-            out = self.model(ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
-            logits = out.logits[:, -1].float()
-            if temperature == 0:
-                chosen = logits.argmax(-1)
-            else:
-                chosen = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)[:, 0]
-            open_rows &= chosen != self.end
-            for row in open_rows.nonzero()[:, 0].tolist():
-                replies[row].append(int(chosen[row]))
-            if not open_rows.any():
-                break
-            ids, positions = chosen[:, None], positions[:, -1:] + 1
-            mask = torch.cat([mask, torch.ones(len(prompts), 1, dtype=mask.dtype)], 1)
-        return replies
+    def sample(self, prompts: Sequence[list[int]], temperature: float, limit: int) -> list[list[int]]:
+        """Reply ids of a batch of prompts, without the end of turn; draws from torch's default generator."""
+        longest, device = max(len(p) for p in prompts), self.model.device
+        ids = torch.tensor([[self.pad] * (longest - len(p)) + p for p in prompts], device=device)
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+        how = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
+        out = self.model.generate(
+            ids, attention_mask=mask, max_new_tokens=limit, eos_token_id=self.end, pad_token_id=self.pad, **how
+        )
+        rows = out[:, longest:].tolist()
+        return [row[: row.index(self.end)] if self.end in row else row for row in rows]

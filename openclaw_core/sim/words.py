@@ -4,10 +4,9 @@ from __future__ import annotations
 
 WORDS: tuple[str, ...] = tuple(
     (
-        "ant apple arm barn bear bell book bread bridge broom cake carpet castle chain clock cloud coat dance dog dream "
-        "duck eagle egg feather fig flag flower fog forest garden gate goat hammer hill ice key lake leaf market milk "
-        "moon net orange oven pan paper pen pig pillow plum queen rain rope salt sand seed silver snow sun table tiger "
-        "tree well whale "
+        "ant apple arm bear bell book bread cake castle chain clock cloud dance dog dream duck eagle egg fig flag "
+        "flower forest garden goat hammer hill key lake leaf market milk moon pan pen plum queen rain rope salt "
+        "seed silver snow sun table tiger tree well whale "
     ).split()
 )
 
