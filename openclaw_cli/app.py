@@ -7,7 +7,6 @@ import inspect
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import typer
@@ -116,8 +115,6 @@ def mode_of(json: bool, quiet: bool) -> output.Mode:
 def register() -> None:
     """Adds each command's function, or its whole Typer app where it has sub-commands."""
     for name in COMMANDS:
-        if find_spec(f"openclaw_cli.commands.{name}") is None:
-            continue
         module = import_module(f"openclaw_cli.commands.{name}")
         shown, epilog = name.replace("_", "-"), getattr(module, "EPILOG", None)
         if hasattr(module, "SUBCOMMANDS"):

@@ -116,6 +116,8 @@ class Output:
             body: dict[str, Any] = {"error": what, "remedy": remedy}
             if findings is not None:
                 body["findings"] = [{"what": one, "remedy": other} for one, other in findings]
+            if getattr(error, "nearest", None):
+                body["nearest"] = error.nearest  # type: ignore[union-attr]
             sys.stderr.write(json.dumps(body, ensure_ascii=False) + "\n")
         else:
             self._say(f"error: {error}", "red")

@@ -105,4 +105,4 @@ def _launch(resolved: Resolved, plan: Plan, run_folder: Path | None, resume: Pat
 
     with watching(out) as watcher:
         report = driver.launch(resolved, plan, run_folder=run_folder, resume=resume, watcher=watcher)
-    out.data(report_record(report), lambda console: report_text(report), quiet=report.folder)
+    out.data(report_record(report), report_text(report), quiet=report.folder)

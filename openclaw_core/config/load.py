@@ -107,19 +107,25 @@ def leaves(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _visible_devices(tree: Tree, env: Mapping[str, str], base: Path) -> list[Finding]:
     """On one CUDA machine the devices that CUDA shows are the allowed ones, unless the configuration names them."""
     visible = env.get(VISIBLE, "").strip()
-    nodes, device = tree.get("partition.nodes"), tree.get("partition.device")
-    if not visible or tree.get("partition.allowed_devices") is not None or nodes not in (None, 1) or device == "cpu":
+    allowed, nodes, device = (tree.get(f"partition.{name}") for name in ("allowed_devices", "nodes", "device"))
+    if not visible or nodes not in (None, 1) or device == "cpu":
         return []
     try:
         ids = parse_devices(visible)
+        stated = None if allowed is None else parse_devices(allowed)
     except ValueError:
+        what = f"{VISIBLE} names devices in a way that holds no plain numbers, so the plan does not read it."
+        return [(what, "Set partition.allowed_devices.")] if allowed is None else []
+    if stated is None:
+        tree.add(Layer(f"environment {VISIBLE}", base, {"partition": {"allowed_devices": ids}}))
+    elif stated != ids:
+        origin = tree.origins.get("partition.allowed_devices")
         return [
             (
-                f"{VISIBLE} names devices in a way that holds no plain numbers, so the plan counts them from 0.",
-                "Set partition.allowed_devices.",
+                f"partition.allowed_devices is {','.join(map(str, stated))} ({origin}); {VISIBLE}={visible} loses.",
+                "Make them agree.",
             )
         ]
-    tree.add(Layer(f"environment {VISIBLE}", base, {"partition": {"allowed_devices": ids}}))
     return []
 
 

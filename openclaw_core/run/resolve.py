@@ -13,7 +13,7 @@ from openclaw_core.errors import UsageError, UsageFindings
 
 from .runfolder import open_run
 
-FIXED = ("student.", "teacher", "train.dtype", "train.seed", "users.preference", "partition.device")
+FIXED = ("student", "teacher", "train.dtype", "train.seed", "users.preference", "partition.device")
 
 
 def resolve_run(
@@ -41,8 +41,13 @@ def _resumed(resume: str, overrides: Sequence[str], env: Mapping[str, str]) -> t
         raise UsageError(f"The run {run.path} has no config.yaml, so it can't go on.", "Start a new run.")
     before = load_profile(run.config, (), {}, check=False).values()
     resolved = replace(load_profile(run.config, overrides, env, check=False), profile=run.name)
-    changed = [key for key, value in resolved.values().items() if key.startswith(FIXED) and before.get(key) != value]
+    changed = [key for key, value in resolved.values().items() if _fixed(key) and before.get(key) != value]
     if changed:
         findings = [(f"{key} was {before.get(key)!r} and would become {resolved.values()[key]!r}.", "") for key in changed]
         raise UsageFindings(f"The run {run.name} can't go on with this configuration; start a new run to change it:", findings)
     return resolved, run.path
+
+
+def _fixed(key: str) -> bool:
+    """Whether a run can't change the key on its way."""
+    return any(key == name or key.startswith(f"{name}.") for name in FIXED)

@@ -84,6 +84,7 @@ def test_errors_are_json_where_data_is() -> None:
     done = run("train", "-p", "qwen3-4b-topk", "--set", "partition.actor.devices=6", "--dry-run", "--json")
     assert done.returncode == 2
     body = json.loads(done.stderr.splitlines()[-1])
+    assert body["nearest"] == {"partition.actor.devices": 4}
     assert body["findings"][-1]["remedy"] == "--set partition.actor.devices=4"
 
 

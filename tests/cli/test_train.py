@@ -83,7 +83,7 @@ def test_resume_takes_the_runs_own_configuration(tmp_path: Path, capsys: pytest.
     run = create_run(tmp_path / "runs", "mine")
     run.config.write_text(load_profile("tiny-cpu", ["loss.k=7"], {}).to_yaml())
     use("json")
-    train(resume="mine", overrides=["train.steps=90"], dry_run=True)
+    train(resume="mine", overrides=["train.steps=90", "partition.devices_per_node=9"], dry_run=True)
     body = json.loads(capsys.readouterr().out)
     assert body["profile"] == "mine"
     assert body["configuration"]["loss.k"]["value"] == 7

@@ -250,6 +250,7 @@ def test_visible_devices_are_the_allowed_ones(tmp_path: Path) -> None:
     assert shown.origins["partition.allowed_devices"] == "environment CUDA_VISIBLE_DEVICES"
     named = load(tmp_path, text, "partition.allowed_devices=1", env={"CUDA_VISIBLE_DEVICES": "2,3"})
     assert named.config.partition.allowed_devices == (1,)
+    assert any("CUDA_VISIBLE_DEVICES=2,3 loses" in what for what, _ in named.warnings)
     unknown = load(tmp_path, text, env={"CUDA_VISIBLE_DEVICES": "GPU-8f2"})
     assert unknown.config.partition.allowed_devices is None
     assert any("CUDA_VISIBLE_DEVICES" in what for what, _ in unknown.warnings)

@@ -199,7 +199,7 @@ def test_nothing_legal_is_said_so() -> None:
     assert "No legal partition" in str(error)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=4, max_size=4), st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 2, 3, 4]))
 def test_a_proposal_is_legal_and_the_same_each_time(counts: list[int], tensor: int, engine: int) -> None:
     overrides = [f"partition.{role}.devices={count}" for role, count in zip(ROLES, counts, strict=True)]
