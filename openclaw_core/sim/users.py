@@ -120,7 +120,7 @@ class SimulatedUsers:
         return self.statistics
 
     async def _user(self, client: AsyncOpenAI, number: int) -> None:
-        rng = random.Random(f"user-{self.seed}-{number}")
+        rng = random.Random(f"user-{self.seed}-{number}")  # noqa: S311 (tasks, not secrets)
         assignments = tasks("train", seed=self.seed * 1009 + number)
         with suppress(Stopped):
             while not self._stop.is_set():
@@ -199,10 +199,13 @@ class _Talk:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Seconds to wait before asking again: what a 503 says, else 0.5; None for errors that waiting does not mend."""
+    """Seconds to wait before asking again: what a 503 says, else 0.5; None for errors that waiting does not mend.
+
+    A 502 is an empty or broken reply: people simply ask again.
+    """
     from openai import APIStatusError
 
-    if not isinstance(error, APIStatusError):
+    if not isinstance(error, APIStatusError) or error.status_code == 502:
         return 0.5
     if error.status_code != 503:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 
 from openclaw_core.config.schema import Config
+from openclaw_core.errors import UserError
 from openclaw_core.run.actors.process import enter
 from openclaw_core.run.runfolder import RunFolder
 from openclaw_core.types import Message
@@ -48,9 +49,12 @@ class UsersActor:
             self._failure = error
 
     def sessions(self) -> int:
-        """Sessions begun so far; raises what ended the users."""
+        """Sessions begun so far; UserError when the users had to give up."""
         if self._failure is not None:
-            raise self._failure
+            error = self._failure
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise UserError(f"The simulated users gave up: {type(error).__name__}: {error}.", "Look into logs/rollout-0.log.")
         return len(self.users.statistics.sessions)
 
     def evaluate(self, engine_urls: Sequence[str]) -> tuple[float, float, int]:
