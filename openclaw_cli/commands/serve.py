@@ -36,6 +36,8 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the student to clients and capture what they say, without training."""
+    from dataclasses import asdict
+
     from openclaw_core.config.load import load_profile
     from openclaw_core.run.preflight import preflight
 
@@ -46,4 +48,5 @@ def serve(
         out.warn(what, remedy)
     from openclaw_core.run import serve as proxy
 
-    proxy.serve(resolved, run_folder=run_folder, out=out)
+    run, stopped = proxy.serve(resolved, run_folder=run_folder, out=out)
+    out.data({"run": run.path, **asdict(stopped)}, str(run.path), quiet=str(run.path))
