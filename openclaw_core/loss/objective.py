@@ -110,6 +110,9 @@ def _kl(sampled: Tensor, old: Tensor, reference: Tensor, good: Tensor) -> Tensor
     would be another divergence's.
     """
     sampled, old, reference = (torch.where(good, x, 0.0) for x in (sampled, old, reference))
-    x = (reference - sampled).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    ratio = (sampled - old).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
-    return ratio * (x.exp() - x - 1)
+
+    def bounded(x: Tensor) -> Tensor:
+        return x.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+    # rho e^x is exp(ell_ref - ell_old), a constant: written so, no large terms have to cancel in the gradient -rho x.
+    return bounded(reference - old).exp() - bounded(sampled - old).exp() * (bounded(reference - sampled) + 1)

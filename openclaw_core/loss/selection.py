@@ -68,5 +68,5 @@ def select(rule: Rule, choice: Choice) -> Selected:
         return Selected(choice.step_of_row.new_zeros(choice.step_of_row.shape), None)
     scores = rule.score(choice).masked_fill(~choice.real, -1)
     best = scores.amax(-1, keepdim=True)
-    at_best = choice.real & (scores == best)
+    at_best = scores == best
     return Selected(at_best.int().argmax(-1), at_best.sum(-1) > 1)
