@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from openclaw_core.rollout.dispatch import Dispatch, OnLength, dispatch, majority
+from openclaw_core.rollout.guards import guard_votes
 from openclaw_core.rollout.hints import accepted_hints, rank_hints
 from openclaw_core.rollout.judge import JudgeDown
 from openclaw_core.rollout.store import Store, TurnRecord, Vote
@@ -34,9 +35,13 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """max_candidates hints are kept per turn; at most concurrency turns are judged at once; retries wait 1 s, doubling."""
+    """max_candidates hints are kept per turn; at most concurrency turns are judged at once; retries wait 1 s, doubling.
+
+    guards_override lets structured evidence (guards.py) stand above the judge's verdict; it is stored in any case.
+    """
 
     max_candidates: int = 3
+    guards_override: bool = False
     on_length: OnLength = "drop"
     concurrency: int = 16
     session_idle_s: float = 1800.0
@@ -169,12 +174,16 @@ class Capture:
                 continue
             self._answered_at = time.monotonic()
             self._outage = self._outage_since = None
+            votes = [*votes, *guard_votes(turn, record.next_state or ())]
             self.store.record_votes(turn.turn_id, votes, rank_hints(votes, self.settings.max_candidates))
             return True
 
     async def _dispatch(self, record: TurnRecord) -> None:
         turn = record.turn
         verdict = majority(vote.value for vote in self.store.votes(turn.turn_id, "verdict"))
+        guards = self.store.votes(turn.turn_id, "guard")
+        if guards and self.settings.guards_override:
+            verdict = Verdict(-1, verdict.votes)
         hints = accepted_hints(self.store.hints(turn.turn_id))
         result = await off_loop(turn.messages, lambda: self._case(record, verdict, hints))
         if result.sample:

@@ -67,7 +67,8 @@ class ServiceSettings:
                 key_setting="proxy.api_key_env" + (f" (environment variable {proxy.api_key_env})" if proxy.api_key_env else ""),
             ),
             capture=CaptureSettings(
-                max_candidates=loss.max_candidates, on_length=rollout.on_length, session_idle_s=rollout.session_idle_s,
+                max_candidates=loss.max_candidates, guards_override=judge.guards, on_length=rollout.on_length,
+                session_idle_s=rollout.session_idle_s,
             ),
             host=proxy.host, port=proxy.port, judge_model=judge.model or "judge",
             judge_api_key=_secret(env, judge.api_key_env, "judge.api_key_env"),

@@ -49,7 +49,7 @@ class Place:
 def canonical(message: Message) -> str:
     """What must agree for two messages to be the same one, whatever a client drops or adds when it sends a reply back."""
     calls = [
-        [call.get("id"), call.get("function", {}).get("name"), _arguments(call.get("function", {}).get("arguments"))]
+        [call.get("id"), call.get("function", {}).get("name"), arguments_of(call.get("function", {}).get("arguments"))]
         for call in message.get("tool_calls") or ()
     ]
     parts = [message.get("role"), text_of(message.get("content")).strip(), message.get("tool_call_id"), calls]
@@ -121,7 +121,8 @@ def has_placeholder(texts: Sequence[str], placeholders: Sequence[str] = PLACEHOL
     return any(placeholder.casefold() in text for placeholder in placeholders for text in folded)
 
 
-def _arguments(arguments: Any) -> Any:
+def arguments_of(arguments: Any) -> Any:
+    """Arguments of a tool call as a value, so that spacing makes no difference; text that is no JSON as it is."""
     if isinstance(arguments, str):
         try:
             return json.loads(arguments)

@@ -162,3 +162,13 @@ async def test_partial_and_empty_votes(store, make_turn, make_capture):
     assert await capture.settle(5)
     assert [r.sample.reward for r in store.samples()] == [-1.0]
     assert [store.turn(t.turn_id).reason for t in turns] == [None, "no_valid_vote", "no_signal"]
+
+
+@pytest.mark.parametrize(("override", "reward"), [(False, 1.0), (True, -1.0)])
+async def test_evidence_is_stored_and_overrides_where_it_may(store, make_turn, make_capture, override, reward):
+    turn = make_turn()
+    store.close_turn(turn.turn_id, ({"role": "tool", "tool_call_id": "c", "content": '{"status": "error"}'},))
+    capture, _ = make_capture(lambda *_: "\\boxed{1}", CaptureSettings(guards_override=override), hint_votes=0)
+    assert await capture.settle(5)
+    assert [v.reason for v in store.votes(turn.turn_id, "guard")] == ["tool_error"]
+    assert [r.sample.reward for r in store.samples()] == [reward]

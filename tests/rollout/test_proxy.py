@@ -373,7 +373,7 @@ async def test_a_slow_stream_is_kept_alive(open_door, make_engine):
     door = await open_door(engine=engine, keep_alive_s=0.02)
     asyncio.get_running_loop().call_later(0.1, engine.hold.set)
     response = await door.post(HI, stream=True)
-    assert response.text.startswith(": the reply is under way\n\n: ")
+    assert response.text.startswith(": the reply is under way\n\n")
     assert '"content": "hello"' in response.text
     assert response.text.endswith("data: [DONE]\n\n")
     engine.hold, engine.script = asyncio.Event(), [EngineTimeout("slow")]

@@ -9,7 +9,7 @@ from openclaw_core.types import Message, Sample, Turn
 
 TurnState = Literal["open", "closed", "sampled", "dropped"]
 SampleState = Literal["ready", "taken", "trained", "dropped"]
-VoteKind = Literal["verdict", "hint"]
+VoteKind = Literal["verdict", "hint", "guard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,10 @@ class TurnRecord:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One answer of the judge. value None is no vote, for the given reason; prompt_sha256 names the prompt file that asked."""
+    """One answer of the judge, or what a guard found (kind guard, its name as the reason).
+
+    value None is no vote, for the given reason; prompt_sha256 names the prompt file that asked.
+    """
 
     kind: VoteKind
     index: int

@@ -55,7 +55,7 @@ CREATE INDEX IF NOT EXISTS turns_by_session ON turns (session_id, seq);
 
 CREATE TABLE IF NOT EXISTS votes (
     turn_id        TEXT NOT NULL REFERENCES turns (turn_id),
-    kind           TEXT NOT NULL CHECK (kind IN ('verdict', 'hint')),
+    kind           TEXT NOT NULL CHECK (kind IN ('verdict', 'hint', 'guard')),
     vote_index     INTEGER NOT NULL,
     value          INTEGER,            -- NULL is no vote, which is not a 0
     hint           TEXT,
