@@ -42,6 +42,11 @@ class Manifest:
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     companions: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def sums(self) -> dict[str, str]:
+        """Name -> sha256, of the tensors that were hashed."""
+        return {name: str(facts["sha256"]) for name, facts in self.tensors.items() if facts.get("sha256")}
+
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest, synced: the last file of a conversion."""

@@ -52,7 +52,7 @@ def compare(
             written, origin = (part, other) if made == "torch_dist" else (other, part)
             dtypes[source.name] = str(written.dtype).removeprefix("torch.")
             written = written.contiguous()
-            digests[source.name].update(memoryview(written.reshape(-1).view(torch.uint8).numpy()))
+            digests[source.name].update(_memory(written))
             equal[source.name] &= same_bits(written, origin.to(written.dtype))
         done += box.nbytes
         if progress is not None:
@@ -61,6 +61,23 @@ def compare(
         TensorCheck(name, mapping.sources[name], shape, dtypes[name], digests[name].hexdigest(), equal[name])
         for name, shape in mapping.hf.items()
     )
+
+
+def hash_tensors(mapping: Mapping, side: HfReader | TorchDistReader) -> dict[str, str]:
+    """SHA-256 of every Hugging Face tensor of one side, by name; a torch_dist's are unpacked first."""
+    digests = {name: hashlib.sha256() for name in mapping.hf}
+    for unit in mapping.units:
+        if isinstance(side, HfReader):
+            parts = [side.read(source.name, source.rows) for source in unit.slices]
+        else:
+            parts = unit.unpack(side.read(unit.stored, unit.offsets, unit.sizes))
+        for part, source in zip(parts, unit.slices, strict=True):
+            digests[source.name].update(_memory(part.contiguous()))
+    return {name: digest.hexdigest() for name, digest in digests.items()}
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
