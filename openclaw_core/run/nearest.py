@@ -80,3 +80,14 @@ def as_settings(old: dict[str, Shape], new: dict[str, Shape]) -> dict[str, int]:
             if value != getattr(old[role], attribute):
                 settings[f"partition.{role}.{key}"] = value
     return settings
+
+
+def proposal(nearest: dict[str, int] | None) -> tuple[str, str]:
+    """The nearest settings as the last finding of a refusal."""
+    if nearest is None:
+        return (
+            "No legal partition of these roles was found on these machines.",
+            "Allow more devices, or set loss.w_opd=0 or judge.kind=openai.",
+        )
+    settings = " ".join(f"--set {key}={value}" for key, value in nearest.items())
+    return ("The nearest legal partition:", settings or "the one given, once the allowed devices are corrected.")

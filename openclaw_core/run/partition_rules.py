@@ -5,7 +5,7 @@ from __future__ import annotations
 from openclaw_core.config.schema import Config
 from openclaw_core.models.architecture import Architecture
 
-from .layout import Shape, device_ids
+from .layout import Shape, device_ids, place
 
 Finding = tuple[str, str]
 
@@ -87,3 +87,34 @@ def _engine_violations(role: str, shape: Shape, config: Config, arch: Architectu
             what = f"{key}.devices_per_engine is {shape.unit}, but there are {arch.heads} heads, {arch.kv_heads} key-value heads."
             found.append((what, f"Use a divisor of {arch.kv_heads}."))
     return found
+
+
+def partition_findings(shapes: dict[str, Shape], config: Config, archs: dict[str, Architecture | None]) -> list[Finding]:
+    """Everything that is wrong with the shapes: each by itself, their sum, and whether they fit whole on single machines."""
+    partition, ids = config.partition, device_ids(config.partition)
+    found = [entry for role, shape in shapes.items() for entry in violations(role, shape, config, archs[role])]
+    beyond = [device for device in ids if not 0 <= device < partition.devices_per_node]
+    if beyond:
+        names, last = ", ".join(map(str, beyond)), partition.devices_per_node - 1
+        what = f"partition.allowed_devices names {names}, but a machine has devices 0 to {last}."
+        found.append((what, "Correct it, or partition.devices_per_node."))
+    total, room = sum(shape.devices for shape in shapes.values()), partition.nodes * len(ids)
+    if total > room:
+        parts = " + ".join(f"{role} {shape.devices}" for role, shape in shapes.items())
+        machines = f"{partition.nodes} machine{'s' if partition.nodes > 1 else ''} x {len(ids)} allowed devices"
+        found.append(
+            (
+                f"The roles ask for {total} devices ({parts}), but there are {room} ({machines}).",
+                f"Take some away, or {_allow_more(config, total)}.",
+            )
+        )
+    elif not found and place(shapes, partition.nodes, ids) is None:
+        units = ", ".join(f"{role} in units of {shape.unit}" for role, shape in shapes.items())
+        found.append((f"The devices suffice, but not whole on single machines: {units}.", "Use smaller units."))
+    return found
+
+
+def _allow_more(config: Config, total: int) -> str:
+    if config.partition.device == "cpu":
+        return f"set partition.devices_per_node={-(-total // config.partition.nodes)}"
+    return "allow more"

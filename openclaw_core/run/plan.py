@@ -8,20 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from openclaw_core.config.checks import check
 from openclaw_core.config.load import Resolved
-from openclaw_core.config.schema import Config, ModelSource
-from openclaw_core.errors import UsageFindings, UserError
-from openclaw_core.models.architecture import Architecture, architecture_from_hf
+from openclaw_core.config.schema import Config
+from openclaw_core.errors import UsageFindings
+from openclaw_core.models.architecture import Architecture
 
 from . import sentences
 from .layout import ROLES, Process, Shape, device_ids, idle_roles, place, shape_of
 from .memory import BYTES, GIB, Memory, Split, actor_memory, engine_memory, teacher_memory
-from .nearest import as_settings, nearest_partition
-from .partition_rules import violations
+from .nearest import as_settings, nearest_partition, proposal
+from .partition_rules import partition_findings
+from .sources import architecture_findings, architectures_of, missing_sources, model_name, model_text
 
 PLAN_VERSION = 1
 Finding = tuple[str, str]
@@ -121,13 +121,14 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
     idle = idle_roles(config)
     shapes = {role: shape_of(getattr(config.partition, role)) for role in ROLES if role not in idle}
     of_role = {role: archs.get(model_name(role, config)) for role in ROLES}
-    found = check(config) + _architecture_findings(config, archs)
-    partition = _partition_findings(shapes, config, of_role)
+    found = check(config) + architecture_findings(config, archs)
+    partition = partition_findings(shapes, config, of_role)
     placed = None if partition else place(shapes, config.partition.nodes, device_ids(config.partition))
     nearest = None
     if partition:
-        nearest = _nearest(shapes, config, of_role)
-        partition.append(_proposal(nearest))
+        chosen = nearest_partition(shapes, config, of_role)
+        nearest = None if chosen is None else as_settings(shapes, chosen)
+        partition.append(proposal(nearest))
     if found or partition or placed is None:
         raise IllegalPlan(f"The plan of profile {resolved.profile} can't be followed:", found + partition, nearest)
     processes, free = placed
@@ -155,39 +156,6 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
         warnings=tuple(warnings),
         notes=tuple(_notes(config, idle, free)),
     )
-
-
-def model_name(role: str, config: Config) -> str:
-    """Which model a role runs: student, teacher or judge; teacher and judge fall back to the student's."""
-    if role == "teacher" and config.teacher is not None:
-        return "teacher"
-    if role == "judge" and (config.judge.kind != "engine" or config.judge.model is not None):
-        return "judge"
-    return "student"
-
-
-def architectures_of(config: Config) -> dict[str, Architecture | None]:
-    """The architecture of each model: from its folder where that is there, else from the facts of the configuration."""
-    archs = {"student": architecture_of(config.student)}
-    archs["teacher"] = architecture_of(config.teacher) if config.teacher is not None else archs["student"]
-    if config.judge.kind == "engine":
-        archs["judge"] = architecture_of(ModelSource(hf=config.judge.model)) if config.judge.model else archs["student"]
-    return archs
-
-
-def architecture_of(source: ModelSource) -> Architecture | None:
-    """From config.json of source.hf where the folder is there, else from source.architecture, else None."""
-    if source.hf is not None and Path(source.hf, "config.json").is_file():
-        return architecture_from_hf(source.hf)
-    return stated_architecture(source)
-
-
-def stated_architecture(source: ModelSource) -> Architecture | None:
-    """The facts that the configuration states, as an Architecture."""
-    if source.architecture is None:
-        return None
-    facts = source.architecture.model_dump()
-    return Architecture(model_type=facts["family"], dtype="bfloat16", **facts)
 
 
 def batch_plan(config: Config, data_parallel: int) -> BatchPlan:
@@ -220,7 +188,7 @@ def sampling(resolved: Resolved) -> dict[str, Any]:
 def _role_plan(
     role: str, shape: Shape | None, processes: tuple[Process, ...], config: Config, arch: Architecture | None, idle: str | None
 ) -> RolePlan:
-    model = _model_text(role, config)
+    model = model_text(role, config)
     if shape is None or idle is not None:
         return RolePlan(role, model, 0, (), idle=idle)
     if role in ("rollout", "judge"):
@@ -244,96 +212,6 @@ def _role_plan(
     )
 
 
-def _model_text(role: str, config: Config) -> str:
-    if role == "judge" and config.judge.kind == "scripted":
-        return "scripted rules"
-    name = model_name(role, config)
-    if name == "judge":
-        return config.judge.model or "elsewhere"
-    source = config.teacher if name == "teacher" and config.teacher is not None else config.student
-    facts = source.architecture
-    shown = source.load or source.hf or (f"{facts.family}, {facts.layers} layers of {facts.hidden}" if facts else "not given")
-    return shown if name == role or role in ("actor", "rollout") else f"{shown} (the student's starting weights)"
-
-
-def _partition_findings(shapes: dict[str, Shape], config: Config, archs: dict[str, Architecture | None]) -> list[Finding]:
-    partition, ids = config.partition, device_ids(config.partition)
-    found = [entry for role, shape in shapes.items() for entry in violations(role, shape, config, archs[role])]
-    beyond = [device for device in ids if not 0 <= device < partition.devices_per_node]
-    if beyond:
-        names, last = ", ".join(map(str, beyond)), partition.devices_per_node - 1
-        what = f"partition.allowed_devices names {names}, but a machine has devices 0 to {last}."
-        found.append((what, "Correct it, or partition.devices_per_node."))
-    total, room = sum(shape.devices for shape in shapes.values()), partition.nodes * len(ids)
-    if total > room:
-        parts = " + ".join(f"{role} {shape.devices}" for role, shape in shapes.items())
-        machines = f"{partition.nodes} machine{'s' if partition.nodes > 1 else ''} x {len(ids)} allowed devices"
-        found.append(
-            (
-                f"The roles ask for {total} devices ({parts}), but there are {room} ({machines}).",
-                f"Take some away, or {_allow_more(config, total)}.",
-            )
-        )
-    elif not found and place(shapes, partition.nodes, ids) is None:
-        units = ", ".join(f"{role} in units of {shape.unit}" for role, shape in shapes.items())
-        found.append((f"The devices suffice, but not whole on single machines: {units}.", "Use smaller units."))
-    return found
-
-
-def _allow_more(config: Config, total: int) -> str:
-    if config.partition.device == "cpu":
-        return f"set partition.devices_per_node={-(-total // config.partition.nodes)}"
-    return "allow more"
-
-
-def _nearest(shapes: dict[str, Shape], config: Config, archs: dict[str, Architecture | None]) -> dict[str, int] | None:
-    chosen = nearest_partition(shapes, config, archs)
-    return None if chosen is None else as_settings(shapes, chosen)
-
-
-def _proposal(nearest: dict[str, int] | None) -> Finding:
-    if nearest is None:
-        return (
-            "No legal partition of these roles was found on these machines.",
-            "Allow more devices, or set loss.w_opd=0 or judge.kind=openai.",
-        )
-    settings = " ".join(f"--set {key}={value}" for key, value in nearest.items())
-    return ("The nearest legal partition:", settings or "the one given, once the allowed devices are corrected.")
-
-
-def _architecture_findings(config: Config, archs: Mapping[str, Architecture | None]) -> list[Finding]:
-    found: list[Finding] = []
-    for name in ("student", "teacher"):
-        arch = archs.get(name)
-        if arch is None or (name == "teacher" and config.teacher is None):
-            continue
-        if config.rollout.context_length > arch.max_position and arch.rope_scaling is None:
-            context = config.rollout.context_length
-            what = f"rollout.context_length is {context}, but the {name} was made for {arch.max_position} positions."
-            found.append((what, f"Set it to at most {arch.max_position}."))
-        source = getattr(config, name)
-        stated = stated_architecture(source)
-        if stated is not None and stated != arch:
-            names = [field for field in type(source.architecture).model_fields if getattr(stated, field) != getattr(arch, field)]
-            differ = "; ".join(f"{field} {getattr(stated, field)} stated, {getattr(arch, field)} read" for field in names)
-            if differ:
-                found.append(
-                    (
-                        f"{name}.architecture contradicts {source.hf}: {differ}.",
-                        f"Set {name}.architecture=null to trust the folder.",
-                    )
-                )
-    student, teacher = archs.get("student"), archs.get("teacher")
-    if (
-        student is not None
-        and teacher is not None
-        and config.loss.w_opd > 0
-        and config.loss.k > min(student.vocab, teacher.vocab)
-    ):
-        found.append((f"loss.k is {config.loss.k}, more than the vocabulary holds.", "Set it lower."))
-    return found
-
-
 def _memory_warnings(roles: dict[str, RolePlan], config: Config) -> list[Finding]:
     limit = config.partition.device_memory_gib
     found: list[Finding] = []
@@ -349,23 +227,6 @@ def _memory_warnings(roles: dict[str, RolePlan], config: Config) -> list[Finding
             if need_bytes > host * GIB:
                 what = f"Node {node} needs about {need_bytes / GIB:.1f} GiB of main memory, more than the {host:g} GiB it has."
                 found.append((what, "Spread the roles over more machines or ranks."))
-    return found
-
-
-def missing_sources(config: Config) -> list[Finding]:
-    """Models and folders that a real run needs and can't find."""
-    found: list[Finding] = []
-    sources = {"student": config.student} | ({"teacher": config.teacher} if config.teacher and config.loss.w_opd > 0 else {})
-    for name, source in sources.items():
-        if source.hf is None:
-            found.append((f"{name}.hf is not given; a real run needs it.", f"Use --set {name}.hf=FOLDER."))
-        for key in ("hf", "load"):
-            path = getattr(source, key)
-            if path is not None and not Path(path).is_dir():
-                found.append((f"{name}.{key} is {path}, which is no folder; a real run needs it.", "Correct the path."))
-    judge = config.judge
-    if judge.kind == "engine" and judge.model is not None and not Path(judge.model).is_dir():
-        found.append((f"judge.model is {judge.model}, which is no folder; a real run needs it.", "Correct the path."))
     return found
 
 
@@ -391,16 +252,3 @@ def _notes(config: Config, idle: dict[str, str], free: dict[int, tuple[int, ...]
     if config.teacher is None and "teacher" not in idle:
         notes.append("The teacher is the student's starting weights.")
     return notes
-
-
-def read_plan(path: Path) -> dict[str, Any]:
-    """A plan that was written, as plain data; raises UserError where it can't be read."""
-    import json
-
-    try:
-        plan = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} can't be read as a plan: {error}.", "Write it again with --dry-run --output.") from None
-    if not isinstance(plan, dict) or plan.get("version") != PLAN_VERSION:
-        raise UserError(f"{path} is no plan of version {PLAN_VERSION}.", "Write it again with --dry-run --output.")
-    return plan

@@ -13,7 +13,8 @@ from openclaw_core.errors import UsageFindings, UserError
 
 from .host import Host, read_host
 from .memory import GIB
-from .plan import Plan, missing_sources
+from .plan import Plan
+from .sources import missing_sources
 
 Finding = tuple[str, str]
 

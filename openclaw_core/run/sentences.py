@@ -45,8 +45,10 @@ def objective(config: Config) -> str:
 
 def _opd(config: Config) -> str:
     loss = config.loss
-    support = SUPPORTS[loss.subset].format(k=loss.k) + (" and one bin for the rest" if loss.tail == "bin" else "")
-    several = f"M = {loss.max_candidates} candidates at most, chosen by {loss.selection}: {SELECTIONS[loss.selection]}"
+    named = SUPPORTS.get(loss.subset, f"the top-{{k}} ids of subset {loss.subset}").format(k=loss.k)
+    support = f"{named} and one bin for the rest" if loss.tail == "bin" else named
+    how = f": {SELECTIONS[loss.selection]}" if loss.selection in SELECTIONS else ""
+    several = f"M = {loss.max_candidates} candidates at most, chosen by {loss.selection}{how}"
     chosen = "M = 1 candidate, so nothing is chosen" if loss.max_candidates == 1 else several
     bound = f"differences clipped at {loss.diff_clip:g}" if loss.diff_clip > 0 else "differences not clipped"
     anchor = loss.opd_on_rl_only == "anchor"

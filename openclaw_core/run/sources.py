@@ -1,0 +1,108 @@
+"""Which model each role runs, what it is, and whether its folders are there. Reads config.json at most, no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from openclaw_core.config.schema import Config, ModelSource
+from openclaw_core.models.architecture import Architecture, architecture_from_hf
+
+Finding = tuple[str, str]
+
+
+def model_name(role: str, config: Config) -> str:
+    """Which model a role runs: student, teacher or judge; teacher and judge fall back to the student's."""
+    if role == "teacher" and config.teacher is not None:
+        return "teacher"
+    if role == "judge" and (config.judge.kind != "engine" or config.judge.model is not None):
+        return "judge"
+    return "student"
+
+
+def architectures_of(config: Config) -> dict[str, Architecture | None]:
+    """The architecture of each model: from its folder where that is there, else from the facts of the configuration."""
+    archs = {"student": architecture_of(config.student)}
+    archs["teacher"] = architecture_of(config.teacher) if config.teacher is not None else archs["student"]
+    if config.judge.kind == "engine":
+        archs["judge"] = architecture_of(ModelSource(hf=config.judge.model)) if config.judge.model else archs["student"]
+    return archs
+
+
+def architecture_of(source: ModelSource) -> Architecture | None:
+    """From config.json of source.hf where the folder is there, else from source.architecture, else None."""
+    if source.hf is not None and Path(source.hf, "config.json").is_file():
+        return architecture_from_hf(source.hf)
+    return stated_architecture(source)
+
+
+def stated_architecture(source: ModelSource) -> Architecture | None:
+    """The facts that the configuration states, as an Architecture."""
+    if source.architecture is None:
+        return None
+    facts = source.architecture.model_dump()
+    return Architecture(model_type=facts["family"], dtype="bfloat16", **facts)
+
+
+def model_text(role: str, config: Config) -> str:
+    """The model of a role in words, for people."""
+    if role == "judge" and config.judge.kind == "scripted":
+        return "scripted rules"
+    name = model_name(role, config)
+    if name == "judge":
+        return config.judge.model or "elsewhere"
+    source = config.teacher if name == "teacher" and config.teacher is not None else config.student
+    facts = source.architecture
+    shown = source.load or source.hf or (f"{facts.family}, {facts.layers} layers of {facts.hidden}" if facts else "not given")
+    return shown if name == role or role in ("actor", "rollout") else f"{shown} (the student's starting weights)"
+
+
+def missing_sources(config: Config) -> list[Finding]:
+    """Models and folders that a real run needs and can't find."""
+    found: list[Finding] = []
+    sources = {"student": config.student} | ({"teacher": config.teacher} if config.teacher and config.loss.w_opd > 0 else {})
+    for name, source in sources.items():
+        if source.hf is None:
+            found.append((f"{name}.hf is not given; a real run needs it.", f"Use --set {name}.hf=FOLDER."))
+        for key in ("hf", "load"):
+            path = getattr(source, key)
+            if path is not None and not Path(path).is_dir():
+                found.append((f"{name}.{key} is {path}, which is no folder; a real run needs it.", "Correct the path."))
+    judge = config.judge
+    if judge.kind == "engine" and judge.model is not None and not Path(judge.model).is_dir():
+        found.append((f"judge.model is {judge.model}, which is no folder; a real run needs it.", "Correct the path."))
+    return found
+
+
+def architecture_findings(config: Config, archs: Mapping[str, Architecture | None]) -> list[Finding]:
+    """Where the configuration asks for what a model isn't made for, or states facts that its folder contradicts."""
+    found: list[Finding] = []
+    for name in ("student", "teacher"):
+        arch = archs.get(name)
+        if arch is None or (name == "teacher" and config.teacher is None):
+            continue
+        if config.rollout.context_length > arch.max_position and arch.rope_scaling is None:
+            context = config.rollout.context_length
+            what = f"rollout.context_length is {context}, but the {name} was made for {arch.max_position} positions."
+            found.append((what, f"Set it to at most {arch.max_position}."))
+        source = getattr(config, name)
+        stated = stated_architecture(source)
+        if stated is not None and stated != arch:
+            names = [field for field in type(source.architecture).model_fields if getattr(stated, field) != getattr(arch, field)]
+            differ = "; ".join(f"{field} {getattr(stated, field)} stated, {getattr(arch, field)} read" for field in names)
+            if differ:
+                found.append(
+                    (
+                        f"{name}.architecture contradicts {source.hf}: {differ}.",
+                        f"Set {name}.architecture=null to trust the folder.",
+                    )
+                )
+    student, teacher = archs.get("student"), archs.get("teacher")
+    if (
+        student is not None
+        and teacher is not None
+        and config.loss.w_opd > 0
+        and config.loss.k > min(student.vocab, teacher.vocab)
+    ):
+        found.append((f"loss.k is {config.loss.k}, more than the vocabulary holds.", "Set it lower."))
+    return found
