@@ -1,76 +1,93 @@
-"""Starts the ranks of a test world: each is a process that runs one function of a program file."""
+"""Starts the ranks of a test world: a process that has imported everything forks one child per rank."""
 
 from __future__ import annotations
 
 import os
-import socket
+import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-def launch(program: Path, function: str, ranks: int, folder: Path, timeout_s: float = 240, ports: int = 8) -> None:
-    """Run program.function(rank, ranks, folder, ports) in so many processes; raise with the first failure's output."""
-    numbers = ",".join(map(str, free_ports(ports)))
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    command = [sys.executable, str(Path(__file__)), str(program), function]
-    outputs = [(folder / f"rank{rank}.log").open("w") for rank in range(ranks)]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(ranks), str(folder), numbers], stdout=out, stderr=subprocess.STDOUT, env=environment
-        )
-        for rank, out in enumerate(outputs)
-    ]
-    deadline = time.monotonic() + timeout_s
-    failed: int | None = None
-    try:
-        waiting = dict(enumerate(processes))
-        while waiting and failed is None and time.monotonic() < deadline:
-            for rank, process in list(waiting.items()):
-                if process.poll() is not None:
-                    del waiting[rank]
-                    failed = rank if process.returncode else failed
-            time.sleep(0.05)
-        if waiting and failed is None:
-            failed = min(waiting)
-    finally:
-        for process in processes:
+def launch(program: Path, function: str, ranks: int, folder: Path, timeout_s: float = 500) -> None:
+    """Run program.function(rank, ranks, folder, meet) in so many processes; raise with the first failure's output."""
+    path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(Path(__file__)), str(program), function, str(ranks), str(folder)]
+    with (folder / "parent.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            code = -1
+        finally:
             if process.poll() is None:
-                process.kill()
-            process.wait()
-        for out in outputs:
-            out.close()
-    if failed is not None:
-        tail = (folder / f"rank{failed}.log").read_text()[-4000:]
-        raise AssertionError(f"rank {failed} of {program.name}:{function} failed or hung:\n{tail}")
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if code:
+        logs = "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in sorted(folder.glob("*.log")))
+        raise AssertionError(f"{program.name}:{function} ended with {code}:\n{logs}")
+
+
+class Meet:
+    """Rendezvous of the first so many ranks under a name; rank 0 tells the others its port in a file."""
+
+    def __init__(self, rank: int, folder: Path) -> None:
+        self.rank, self.folder = rank, folder
+
+    def __call__(self, name: str, world: int) -> Any:
+        from openclaw_core.models.megatron import parallel
+
+        path = self.folder / f"{name}.port"
+        if self.rank == 0:
+            meeting = parallel.host(world)
+            path.with_suffix(".tmp").write_text(str(meeting.port))
+            path.with_suffix(".tmp").rename(path)
+            return meeting
+        while not path.exists():
+            time.sleep(0.02)
+        return parallel.Rendezvous("127.0.0.1", int(path.read_text()), self.rank, world)
 
 
 def main() -> None:
-    import runpy
-    import warnings
+    """Fork the ranks and end with the first failure's exit code; the others are ended with it."""
+    import openclaw_core.models.megatron.core  # noqa: F401
 
-    warnings.filterwarnings("ignore")
-    program, function, rank, ranks, folder, ports = sys.argv[1:]
-    run = runpy.run_path(program)[function]
-    run(int(rank), int(ranks), Path(folder), [int(port) for port in ports.split(",")])
+    program, function, ranks, folder = sys.argv[1:]
+    children = [_fork(program, function, rank, int(ranks), Path(folder)) for rank in range(int(ranks))]
+    while children:
+        pid, status = os.wait()
+        children.remove(pid)
+        if status:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+            sys.exit(1)
+
+
+def _fork(program: str, function: str, rank: int, ranks: int, folder: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        import runpy
+
+        runpy.run_path(program)[function](rank, ranks, folder, Meet(rank, folder))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from openclaw_core.config.schema import Loss, Optimizer, Train
+from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import architecture_from_hf
-from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.parallel import ParallelSizes
 from openclaw_core.run.trainer import Trainer
 from openclaw_core.types import Candidate, Hint, Sample, SampleKind, TeacherScores, TopK
 
 VOCAB = 300
 LAYOUTS = {
-    "one": (1, ParallelSizes()),
-    "tp2sp": (2, ParallelSizes(tensor=2, sequence_parallel=True)),
-    "pp2": (2, ParallelSizes(pipeline=2)),
-    "dp2": (2, ParallelSizes()),
+    "one": (1, ParallelSizes(), 40),
+    "wide": (1, ParallelSizes(), 10_000),
+    "tp2sp": (2, ParallelSizes(tensor=2, sequence_parallel=True), 40),
+    "pp2": (2, ParallelSizes(pipeline=2), 40),
+    "dp2": (2, ParallelSizes(), 40),
 }
+# What is loaded at the layout of the key after the first step; the second step must then come out the same.
+RESUMED = {"one": "one", "tp2sp": "one", "pp2": "tp2sp", "dp2": "dp2"}
 LOSS = Loss(k=3, subset="student", selection="sequence_optimal", opd_on_rl_only="skip")
-OPTIMIZER = Optimizer(lr=1e-2, weight_decay=0.1, clip_grad=0.5)
-TRAIN = Train(dtype="fp32", recompute=True, max_tokens_per_device=40, seed=3)
+# Adam's eps is large so that updates are smooth in the gradient and layouts can be compared closely.
+OPTIMIZER = Optimizer(lr=1e-2, weight_decay=0.1, clip_grad=0.5, eps=1e-2)
 
 
 def make_samples() -> list[Sample]:
@@ -49,7 +54,7 @@ def make_samples() -> list[Sample]:
     return samples
 
 
-def make_scores(samples: list[Sample], old: dict | None = None) -> list[TeacherScores]:
+def make_scores(samples: list[Sample]) -> list[TeacherScores]:
     rng = np.random.default_rng(1)
     scores = []
     for sample in samples:
@@ -61,31 +66,109 @@ def make_scores(samples: list[Sample], old: dict | None = None) -> list[TeacherS
     return scores
 
 
-def train(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
+def train(rank: int, ranks: int, folder: Path, meet) -> None:
     samples = make_samples()
     scores = make_scores(samples)
-    for (name, (world, sizes)), port in zip(LAYOUTS.items(), ports, strict=False):
-        if rank >= world:
-            continue
-        trainer = Trainer(
-            architecture_from_hf(folder / "hf"),
+    arch = architecture_from_hf(folder / "hf")
+
+    def trainer(world: int, sizes: ParallelSizes, budget: int = 40, loss: Loss = LOSS) -> Trainer:
+        return Trainer(
+            arch,
             folder / "torch_dist",
             sizes,
-            Rendezvous("127.0.0.1", port, rank, world),
-            loss=LOSS,
+            meet(meeting, world),
+            loss=loss,
             optimizer=OPTIMIZER,
-            train=TRAIN,
+            train=Train(dtype="fp32", recompute=True, max_tokens_per_device=budget, seed=3),
         )
-        results = []
-        for step in (1, 2):
-            trainer.old_pass(samples, scores)
-            out = trainer.train_step(samples, scores)
-            results.append({"grad_norm": out.grad_norm, "metrics": out.metrics})
-            if step == 1:
-                trainer.save(folder / f"{name}.checkpoint", step)
-        trainer.export_hf(folder / f"{name}.export")
-        digest = trainer.weights_hash()
+
+    for name, (world, sizes, budget) in LAYOUTS.items():
+        if rank >= world:
+            continue
+        report: dict = {}
+        meeting = name
+        one = trainer(world, sizes, budget)
+        if name == "one":
+            one.save(folder / "one.untrained", 0)
+            report["untrained"] = one.load(folder / "one.untrained")
+        report["steps"] = [one_step(one, samples, scores)]
+        one.save(folder / f"{name}.checkpoint", 1)
+        report["steps"].append(one_step(one, samples, scores))
+        one.export_hf(folder / f"{name}.export")
+        report["hash"] = one.weights_hash()
+        if name in ("one", "dp2"):
+            report["faults"] = faults(one, samples, scores)
+        one.close()
+        if name in RESUMED:
+            meeting = f"{name}.resumed"
+            two = trainer(world, sizes)
+            report["resumed_at"] = two.load(folder / f"{RESUMED[name]}.checkpoint")
+            report["resumed"] = one_step(two, samples, scores)
+            report["resumed_hash"] = two.weights_hash()
+            report["adam_steps"] = sorted({float(s["step"]) for s in two.optimizer.optimizer.state.values()})
+            two.close()
         if rank == 0:
-            (folder / f"{name}.json").write_text(json.dumps({"results": results, "hash": digest}))
-            print(name, results, out.seconds, flush=True)
-        trainer.close()
+            (folder / f"{name}.json").write_text(json.dumps(report))
+    if rank == 0:
+        meeting = "fused"
+        (folder / "fused.json").write_text(json.dumps(fused(trainer, samples)))
+
+
+def one_step(trainer: Trainer, samples, scores) -> dict:
+    old = trainer.old_pass(samples, scores)
+    out = trainer.train_step(samples, scores)
+    return {
+        "grad_norm": out.grad_norm,
+        "loss": out.metrics["all"]["loss/total"] if out.metrics else None,
+        "old": {key: [value.sampled_logprobs.tolist(), value.top.ids.tolist()] for key, value in old.items()},
+        "dumps": {key: {k: v.tolist() for k, v in value.items()} for key, value in out.dumps.items()},
+        "tokens": out.tokens,
+    }
+
+
+def faults(trainer: Trainer, samples, scores) -> dict:
+    """Things that go wrong leave the weights alone and are said on every rank."""
+    before = trainer.weights_hash()
+    said = {}
+
+    def attempt(name: str, action) -> None:
+        try:
+            action()
+        except UserError as error:
+            said[name] = str(error)
+        assert trainer.weights_hash() == before, name
+
+    attempt("other samples", lambda: trainer.train_step(samples[:2], scores))
+    attempt("missing scores", lambda: (trainer.old_pass(samples, scores), trainer.train_step(samples, scores[:1])))
+    bad = [replace(samples[1], loss_mask=(2,) * len(samples[1].loss_mask)), *samples[2:]]
+    attempt("bad sample", lambda: trainer.old_pass(bad, scores))
+    empty = [replace(s, loss_mask=(0,) * len(s.loss_mask)) for s in samples]
+    attempt("nothing to learn", lambda: trainer.old_pass(empty, scores))
+    norm, trainer.optimizer.get_grad_norm = trainer.optimizer.get_grad_norm, lambda: float("nan")
+    attempt("gradient", lambda: one_step(trainer, samples, scores))
+    trainer.optimizer.get_grad_norm = norm
+    weight = next(trainer.model.parameters())
+    kept = weight.detach().clone()
+    weight.data.fill_(float("nan"))
+    before = trainer.weights_hash()
+    attempt("weights", lambda: one_step(trainer, samples, scores))
+    weight.data.copy_(kept)
+    # After all that a step over one sample (fewer than data-parallel ranks) works.
+    said["single"] = one_step(trainer, samples[:1], scores[:1])["loss"]
+    return said
+
+
+def fused(trainer, samples) -> list[dict]:
+    """Without questions to the teacher the old pass is optional and changes nothing."""
+    reports = []
+    one = trainer(1, ParallelSizes(), 40, Loss(w_opd=0.0))
+    start = {name: p.detach().clone() for name, p in one.model.named_parameters()}
+    for explicit in (True, False):
+        for name, parameter in one.model.named_parameters():
+            parameter.data.copy_(start[name])
+        if explicit:
+            one.old_pass(samples)
+        out = one.train_step(samples)
+        reports.append({"grad_norm": out.grad_norm, "loss": out.metrics["all"]["loss/total"]})
+    one.close()
+    return reports

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import architecture_from_hf
-from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.parallel import ParallelSizes
 from openclaw_core.teacher.scoring import TeacherScorer
 from openclaw_core.types import Candidate, Hint, Sample, SampleKind
 
@@ -47,35 +49,53 @@ def make_samples() -> list[Sample]:
     return samples
 
 
-def score(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
+def score(rank: int, ranks: int, folder: Path, meet) -> None:
     samples = make_samples()
-    rng = np.random.default_rng(6)
-    wanted = [(s.sample_id, rng.integers(0, STUDENT_VOCAB, (len(s.response_ids), K))) for s in samples]
-    for (name, (world, sizes, budget)), port in zip(RUNS.items(), ports, strict=False):
+    wanted = questions(samples)
+    for name, (world, sizes, budget) in RUNS.items():
         if rank >= world:
             continue
         scorer = TeacherScorer(
             architecture_from_hf(folder / "hf"),
             folder / "hf",
             sizes,
-            Rendezvous("127.0.0.1", port, rank, world),
+            meet(name, world),
             vocab=STUDENT_VOCAB,
             k=K,
             temperature=TEMPERATURE,
             budget=budget,
             dtype="fp32",
+            context_length=30,
         )
         before = scorer.weights_hash()
+        out = {}
         scores = scorer.score(samples)
-        at = scorer.logprobs_at(wanted)
-        again = scorer.score(samples, candidates="first")
-        assert before == scorer.weights_hash()
-        if rank == 0:
-            out = {f"{s.sample_id}.{part}": getattr(s.top, part) for s in scores for part in ("ids", "logprobs")}
-            out |= {f"{key}.at": value for key, value in at.items()}
-            out |= {f"{s.sample_id}.first": s.top.logprobs for s in again}
-            out["tokens"] = np.array(scorer.tokens_forwarded)
-            np.savez(folder / f"{name}.npz", **out)
+        out["tokens"] = np.array(scorer.tokens_forwarded)
+        out |= {f"{key}.at": value for key, value in scorer.logprobs_at(wanted).items()}
+        out |= {f"{s.sample_id}.{part}": getattr(s.top, part) for s in scores for part in ("ids", "logprobs")}
+        out |= {f"{s.sample_id}.first": s.top.logprobs for s in scorer.score(samples, candidates="first")}
+        out["grads"] = np.array([p.requires_grad or p.grad is not None for p in scorer.model.parameters()])
         scorer.forget([s.sample_id for s in samples])
-        assert scorer.cached_bytes == 0
+        out["cached"] = np.array(scorer.cached_bytes)
+        out["said"] = np.array([said(scorer.logprobs_at, wanted), said(scorer.score, [too_long(samples[0])])])
+        out["hashes"] = np.array([before, scorer.weights_hash()])
+        if rank == 0:
+            np.savez(folder / f"{name}.npz", **out)
         scorer.close()
+
+
+def questions(samples: list[Sample]) -> list[tuple[str, np.ndarray]]:
+    rng = np.random.default_rng(6)
+    return [(s.sample_id, rng.integers(0, STUDENT_VOCAB, (len(s.response_ids), K))) for s in samples]
+
+
+def too_long(sample: Sample) -> Sample:
+    return replace(sample, sample_id="long", candidates=(Candidate((1,) * 29, Hint("h" * 12)),))
+
+
+def said(action, argument) -> str:
+    try:
+        action(argument)
+    except UserError as error:
+        return str(error)
+    return ""

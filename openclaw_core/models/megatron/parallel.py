@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 import random
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,34 +48,47 @@ class ParallelSizes:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where the ranks of one role meet. Every rank gets the same address, port and world size."""
+    """Where the ranks of one role meet. store is rank 0's listening store where host() made it."""
 
     address: str
     port: int
     rank: int
     world: int
+    store: dist.TCPStore | None = field(default=None, repr=False, compare=False)
+
+
+def host(world: int, address: str = "127.0.0.1") -> Rendezvous:
+    """Rank 0's meeting place, listening already, so that nobody can take its port before the others come.
+
+    The other ranks get Rendezvous(meeting.address, meeting.port, rank, world).
+    """
+    store = dist.TCPStore(address, 0, world, is_master=True, wait_for_workers=False)
+    return Rendezvous(address, store.port, 0, world, store)
 
 
 def start(meeting: Rendezvous, sizes: ParallelSizes, *, seed: int, timeout_s: float = 600.0) -> torch.device:
     """Join the role's process groups and seed every generator; returns this rank's device.
 
-    NCCL on the visible GPU of this process (its first one), else gloo on CPU. The ranks of a role form the whole
-    world of their processes: student and teacher are separate worlds.
+    NCCL on the first visible GPU of this process, else gloo on CPU. The ranks of a role form the whole world of their
+    processes: student and teacher are separate worlds.
     """
     sizes.check(meeting.world)
     shim.install()
+    timeout = datetime.timedelta(seconds=timeout_s)
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
-    backend: Literal["nccl", "gloo"] = "nccl" if cuda else "gloo"
+    store = meeting.store or dist.TCPStore(
+        meeting.address, meeting.port, meeting.world, is_master=meeting.rank == 0, timeout=timeout, wait_for_workers=False
+    )
     options: dict[str, Any] = {"device_id": device} if cuda else {}
     dist.init_process_group(
-        backend,
-        init_method=f"tcp://{meeting.address}:{meeting.port}",
+        "nccl" if cuda else "gloo",
+        store=store,
         rank=meeting.rank,
         world_size=meeting.world,
-        timeout=datetime.timedelta(seconds=timeout_s),
+        timeout=timeout,
         **options,
     )
     parallel_state.initialize_model_parallel(

@@ -13,7 +13,7 @@ from openclaw_core.models.megatron.builder import build_model
 from openclaw_core.models.megatron.core import get_forward_backward_func, parallel_state
 from openclaw_core.models.megatron.hf_weights import whole_tensors
 from openclaw_core.models.megatron.packing import SequenceIds, make_pack
-from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.parallel import ParallelSizes
 from openclaw_core.models.megatron.weights import fingerprint, load_weights
 
 KINDS = ("qwen3", "qwen2", "llama")
@@ -26,13 +26,13 @@ LAYOUTS = {
 }
 
 
-def logits(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
+def logits(rank: int, ranks: int, folder: Path, meet) -> None:
     """Logits of a pack, from a Hugging Face folder and from torch_dist, and the weights read back."""
     sequences = [SequenceIds(*s) for s in json.loads((folder / "sequences.json").read_text())]
-    for (name, (world, sizes)), port in zip(LAYOUTS.items(), ports, strict=False):
+    for name, (world, sizes) in LAYOUTS.items():
         if rank >= world:
             continue
-        device = parallel.start(Rendezvous("127.0.0.1", port, rank, world), sizes, seed=1)
+        device = parallel.start(meet(name, world), sizes, seed=1)
         pack = make_pack(sequences, device, multiple=sizes.tensor if sizes.sequence_parallel else 1)
         for kind in KINDS:
             hashes = []

@@ -12,7 +12,7 @@ import torch
 from openclaw_core.config.schema import Optimizer
 from openclaw_core.models.megatron import core, parallel, shim
 from openclaw_core.models.megatron.core import dist_checkpointing, distrib_optimizer, megatron_random
-from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.parallel import ParallelSizes
 
 ARCH = SimpleNamespace(
     layers=1, hidden=16, ffn=16, heads=2, kv_heads=2, head_dim=8, vocab=100, qk_norm=True, qkv_bias=False, norm_eps=1e-6,
@@ -28,7 +28,7 @@ def outcome(action: Callable[[], object]) -> str:
     return "works"
 
 
-def shim_patches(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
+def shim_patches(rank: int, ranks: int, folder: Path, meet) -> None:
     found: dict[str, list[str]] = {}
 
     def add_rng_state() -> None:
@@ -49,7 +49,7 @@ def shim_patches(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
         found[patch.__name__] = [*before, *(outcome(action) for action in again)]
     shim._installed = True
     real_resume, shim.patch_resume = shim.patch_resume, lambda: None
-    device = parallel.start(Rendezvous("127.0.0.1", ports[0], 0, 1), ParallelSizes(), seed=1)
+    device = parallel.start(meet("shim", 1), ParallelSizes(), seed=1)
     found["patch_tensor_type"] = [outcome(lambda: training(device, torch.bfloat16))]
     shim.patch_tensor_type()
     found["patch_tensor_type"].append(outcome(lambda: training(device, torch.bfloat16)))

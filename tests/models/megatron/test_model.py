@@ -34,7 +34,7 @@ def world(tmp_path_factory):
         convert(plan_conversion(folder / kind / "hf", folder / kind / "torch_dist"))
         with torch.no_grad():
             rows = [model(torch.tensor([p + r])).logits[0, len(p) - 1 : -1] for p, r in SEQUENCES]
-        reference[kind] = torch.cat(rows), {k: v for k, v in model.state_dict().items()}
+        reference[kind] = torch.cat(rows), model.state_dict()
     launch(PROGRAM, "logits", 2, folder)
     return folder, reference
 
