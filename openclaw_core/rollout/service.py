@@ -219,8 +219,21 @@ class RolloutService:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None or not self._loop.is_running():
             work.close()
-            raise UserError("The rollout service is not running.", "Call start() first.")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+            raise self._not_running()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            try:
+                return future.result(timeout=1.0)
+            except TimeoutError:
+                if future.done():
+                    raise
+                # A loop that ended leaves its futures open for ever.
+                if not self._loop.is_running():
+                    raise self._not_running() from None
+
+    def _not_running(self) -> UserError:
+        cause = f": {type(self._failure).__name__}: {self._failure}" if self._failure else ""
+        return UserError(f"The rollout service is not running{cause}.", "Start it, and look into its log.")
 
     def _serve(self, listener: socket.socket) -> None:
         try:

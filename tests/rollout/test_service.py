@@ -118,6 +118,32 @@ def test_stop_waits_for_the_reply_under_way_and_says_what_it_cut(make_service, s
     assert (store.funnel().answered, len(store.pending_turns())) == (2, 1)
 
 
+def test_what_is_not_done_in_time_is_cut_and_counted(make_service, serve_app, engine_app, judge_app, tmp_path):
+    service = make_service([serve_app(engine_app(delay_s=3.0))], serve_app(judge_app()))
+    service.start()
+    assert service.wait_ready(10)
+    codes = []
+
+    def post():
+        try:
+            codes.append(talk(service.url, HI).status_code)
+        except httpx.TransportError:
+            codes.append(None)
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    while service.status()["gate"]["in_flight"] == 0:
+        time.sleep(0.01)
+    began = time.monotonic()
+    assert service.stop(drain_s=0.05).cut_requests == 1
+    assert time.monotonic() - began < 2.5
+    thread.join()
+    assert codes != [200]
+    assert Store(tmp_path / "s.sqlite").events(kind="service_stopped")[0]["detail"] == {"cut_requests": 1, "unjudged_turns": 0}
+    with pytest.raises(UserError, match="not running"):
+        service.status()
+
+
 def test_a_restart_on_the_same_store_goes_on(make_service, serve_app, engine_app, judge_app):
     state = {"up": False}
     engine, judge = serve_app(engine_app()), serve_app(judge_app(state))
