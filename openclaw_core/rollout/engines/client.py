@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from dataclasses import dataclass
@@ -200,12 +201,14 @@ class EngineClient:
 
     async def _text(self, method: str, path: str, body: Any, *, timeout_s: float | None = None) -> str:
         limit = timeout_s if timeout_s is not None else self.control_timeout_s
-        timeout = httpx.Timeout(limit, connect=min(_CONNECT_S, limit))
+        # httpx limits each read; what callers mean is the whole answer.
+        timeout = httpx.Timeout(None, connect=min(_CONNECT_S, limit))
         try:
-            response = await self._http.request(method, path, json=body, timeout=timeout)
+            async with asyncio.timeout(limit):
+                response = await self._http.request(method, path, json=body, timeout=timeout)
         except httpx.ConnectTimeout as error:
             raise EngineUnreachable(f"{self.base_url} doesn't accept connections.", "Is the engine running?") from error
-        except httpx.TimeoutException as error:
+        except (TimeoutError, httpx.TimeoutException) as error:
             raise EngineTimeout(f"{self.base_url}{path} didn't answer within {limit:g} s.") from error
         except httpx.TransportError as error:
             raise EngineUnreachable(

@@ -1,4 +1,4 @@
-"""New weights for all engines: drain, pause, update, verify, flush, resume; each step with a time limit and an error of its own."""
+"""New weights for all engines: drain, pause, update, verify, flush, resume; each with a time limit and an error of its own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def swap_weights(
         await step("verify", limits.verify_s, lambda client: _verify(client, version))
         await step("flush", limits.flush_s, lambda client: _flush(client, limits.flush_s))
     except SwapError:
-        await asyncio.gather(*(client.pause("abort") for client in clients), return_exceptions=True)
+        await asyncio.gather(*(client.pause("abort", timeout_s=limits.pause_s) for client in clients), return_exceptions=True)
         raise
     await step("resume", limits.resume_s, lambda client: client.resume(timeout_s=limits.resume_s))
     return took

@@ -1,23 +1,27 @@
-"""Random tiny Qwen3 models and engines in this process. Weights are large, so that every token's attention shows in the logits."""
+"""Random tiny Qwen3 models, and engines in this process. Weights are large, so that attention shows in the logits."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
 from openclaw_core.rollout.engines.client import EngineClient
 from openclaw_core.rollout.engines.embedded.batching import Batcher
 from openclaw_core.rollout.engines.embedded.model import EngineModel, load_model
 from openclaw_core.rollout.engines.embedded.server import ServerSettings, create_app
 from openclaw_core.rollout.engines.embedded.worker import EngineThread
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 VOCAB, REAL_VOCAB, CONTEXT = 320, 260, 256
+SGLANG_URL = os.environ.get("OPENCLAW_SGLANG_URL")
 
 
 def make_folder(folder: Path, seed: int, **changes: object) -> Path:
@@ -99,21 +103,34 @@ class Running:
     model: EngineModel
 
 
-@pytest.fixture
-def threads() -> Iterator[list[EngineThread]]:
-    started: list[EngineThread] = []
-    yield started
-    for engine in started:
-        engine.stop()
-
-
-@pytest.fixture
-async def running(model: EngineModel, threads: list[EngineThread]) -> AsyncIterator[Running]:
+@asynccontextmanager
+async def in_process(model: EngineModel) -> AsyncIterator[Running]:
     """The whole server but its socket."""
     batcher = Batcher(model, max_rows=4, context_length=CONTEXT, version="0")
     engine = EngineThread(batcher)
     engine.start()
-    threads.append(engine)
     app = create_app(engine, model, lambda: batcher.version, ServerSettings(CONTEXT, 4, 64, 0, "cpu", "float32"))
     async with EngineClient("http://engine", transport=httpx.ASGITransport(app), timeout_s=30.0) as client:
         yield Running(client, engine, batcher, model)
+    engine.stop()
+
+
+@pytest.fixture
+async def running(model: EngineModel) -> AsyncIterator[Running]:
+    async with in_process(model) as engine:
+        yield engine
+
+
+@pytest.fixture(
+    params=["embedded", pytest.param("sglang", marks=pytest.mark.skipif(not SGLANG_URL, reason="no OPENCLAW_SGLANG_URL"))]
+)
+async def any_client(request: pytest.FixtureRequest, model: EngineModel) -> AsyncIterator[EngineClient]:
+    """The embedded engine, and SGLang where there is one."""
+    if request.param == "embedded":
+        async with in_process(model) as engine:
+            yield engine.client
+        return
+    async with EngineClient(str(SGLANG_URL), timeout_s=60.0) as real:
+        await real.resume()
+        yield real
+        await real.resume()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from openclaw_core.rollout.engines.embedded.batching import Batcher
 from openclaw_core.rollout.engines.embedded.model import EngineModel
 from openclaw_core.rollout.engines.embedded.params import SamplingParams

@@ -32,6 +32,9 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not (args.model / "config.json").is_file():
+        sys.stderr.write(f"{args.model} has no config.json. Give a Hugging Face model folder.\n")
+        return 2
     try:
         listener = socket.create_server((args.host, args.port))
     except OSError as error:

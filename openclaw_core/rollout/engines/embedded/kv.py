@@ -46,6 +46,7 @@ class KVPool:
             new[: old.shape[0], :, : old.shape[2]] = old
         return new
 
+    @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
         for tensor in (*self.keys, *self.values):
             tensor[target, :, :length] = tensor[source, :, :length]

@@ -49,16 +49,20 @@ def sample(logprobs: torch.Tensor, vectors: SamplingVectors, uniforms: torch.Ten
     if vectors.greedy is not None and bool(vectors.greedy.all()):
         return logprobs.argmax(-1)
     probs = logprobs.double().exp()
-    if vectors.filters is None:
-        ids = _invert(probs, uniforms)
-    else:
-        top_k, top_p, min_p = vectors.filters
-        probs, order = probs.sort(dim=-1, descending=True, stable=True)
-        better = probs.cumsum(-1) - probs
-        ranks = torch.arange(probs.shape[-1], device=probs.device)
-        drop = (ranks >= top_k[:, None]) | (better > top_p[:, None]) | (probs < min_p[:, None] * probs[:, :1])
-        ids = order.gather(-1, _invert(probs.masked_fill(drop, 0.0), uniforms)[:, None])[:, 0]
+    if vectors.filters is not None:
+        probs = probs.masked_fill(_dropped(probs, *vectors.filters), 0.0)
+    ids = _invert(probs, uniforms)
     return ids if vectors.greedy is None else torch.where(vectors.greedy, logprobs.argmax(-1), ids)
+
+
+def _dropped(probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+    """[n, V] in the order of ids, so that a row without filters samples the same beside one that has some."""
+    best_first, order = probs.sort(dim=-1, descending=True, stable=True)
+    better = best_first.cumsum(-1) - best_first
+    ranks = torch.arange(probs.shape[-1], device=probs.device)
+    drop = (ranks >= top_k[:, None]) | ((better > top_p[:, None]) & (top_p < 1.0)[:, None])
+    drop |= best_first < min_p[:, None] * best_first[:, :1]
+    return torch.empty_like(drop).scatter_(-1, order, drop)
 
 
 def _invert(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
