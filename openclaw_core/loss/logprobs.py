@@ -57,10 +57,10 @@ def row_stats(
     k = min(k, shard.real_vocab)
     at_sampling = temperature if sampling_temperature is None else sampling_temperature
     real = logits[:, : shard.real]
-    sums = _Sums.of(real, shard, temperature, at_sampling)
+    sums = _Sums.of(real, temperature, at_sampling, with_entropy=True)
     ids = sampled_ids[:, None] if gather_ids is None else torch.cat((sampled_ids[:, None], gather_ids), dim=1)
     picked = sums.reduce(_pick(real, ids, shard), shard)
-    norm = sums.norm(temperature)
+    norm = sums.norm()
     logprobs = norm.logprobs(picked).masked_fill(ids < 0, float("-inf"))
     tops = [local_topk(real[rows], min(k, shard.real)) for rows in _chunks(real)]
     values = torch.cat([value for value, _ in tops]).to(norm.shift.dtype)
@@ -129,7 +129,9 @@ class _Norm:
 
 @dataclass
 class _Sums:
-    """Sums over the vocabulary with e_v = exp((z_v - shift) / T): of e, of e log e, and of e at the sampling temperature."""
+    """Sums over the vocabulary with e_v = exp((z_v - shift) / T), each [N]: of e and, when asked for, of e log e and of e at
+    the sampling temperature (0 and the same as e otherwise).
+    """
 
     shift: Tensor
     e: Tensor
@@ -139,9 +141,9 @@ class _Sums:
     sampling_temperature: float
 
     @classmethod
-    def of(cls, real: Tensor, shard: VocabShard, temperature: float, sampling_temperature: float) -> _Sums:
+    def of(cls, real: Tensor, temperature: float, sampling_temperature: float, with_entropy: bool) -> _Sums:
         """This rank's sums around its own largest logit."""
-        parts = [_chunk_sums(real[rows], temperature, sampling_temperature) for rows in _chunks(real)]
+        parts = [_chunk_sums(real[rows], temperature, sampling_temperature, with_entropy) for rows in _chunks(real)]
         shift, e, e_log_e, at_sampling = (torch.cat(column) for column in zip(*parts, strict=True))
         return cls(shift, e, e_log_e, at_sampling, temperature, sampling_temperature)
 
@@ -155,32 +157,32 @@ class _Sums:
         gap = (self.shift - largest).masked_fill(self.e == 0, 0)
         scored, sampled = gap / self.temperature, gap / self.sampling_temperature
         moved = scored.exp()
-        buffer = torch.stack((self.e * moved, moved * (self.e_log_e + scored * self.e), self.at_sampling * sampled.exp()), dim=1)
-        buffer = shard.sum(torch.cat((buffer, picked), dim=1))
+        sums = (self.e * moved, moved * (self.e_log_e + scored * self.e), self.at_sampling * sampled.exp())
+        buffer = shard.sum(torch.cat((torch.stack(sums, dim=1), picked), dim=1))
         self.shift, self.e, self.e_log_e, self.at_sampling = largest, buffer[:, 0], buffer[:, 1], buffer[:, 2]
         return buffer[:, 3:]
 
-    def norm(self, temperature: float) -> _Norm:
-        return _Norm(self.shift, self.e.log(), temperature)
+    def norm(self) -> _Norm:
+        return _Norm(self.shift, self.e.log(), self.temperature)
 
     def entropy(self) -> Tensor:
         return self.e.log() - self.e_log_e / self.e
 
 
-def _chunk_sums(z: Tensor, temperature: float, sampling_temperature: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _chunk_sums(z: Tensor, temperature: float, sampling_temperature: float, with_entropy: bool) -> tuple[Tensor, ...]:
     dtype = _compute_dtype(z)
+    zeros = torch.zeros(z.shape[0], dtype=dtype, device=z.device)
     if z.shape[1] == 0:
-        zeros = torch.zeros(z.shape[0], dtype=dtype, device=z.device)
         return zeros, zeros, zeros, zeros
     shift = z.amax(1).to(dtype)
     shift = shift.masked_fill(shift == float("-inf"), 0)
     gap = torch.sub(z, shift[:, None])
     at_sampling = None if sampling_temperature == temperature else (gap / sampling_temperature).exp_().sum(1)
-    log_e = gap.div_(temperature)
-    e = log_e.exp()
+    log_e = gap if temperature == 1 else gap.div_(temperature)
+    e = log_e.exp() if with_entropy else log_e.exp_()
     total = e.sum(1)
     # e = 0 must add 0 to the sum of e log e, also where log e = -inf.
-    e_log_e = e.mul_(log_e.clamp_(min=torch.finfo(dtype).min)).sum(1)
+    e_log_e = e.mul_(log_e.clamp_(min=torch.finfo(dtype).min)).sum(1) if with_entropy else zeros
     return shift, total, e_log_e, total if at_sampling is None else at_sampling
 
 
@@ -192,9 +194,9 @@ class _Gather(torch.autograd.Function):
         ctx: Any, logits: Tensor, ids: Tensor, shard: VocabShard, temperature: float, with_entropy: bool, inplace: bool
     ) -> tuple[Tensor, Tensor]:
         real = logits[:, : shard.real]
-        sums = _Sums.of(real, shard, temperature, temperature)
+        sums = _Sums.of(real, temperature, temperature, with_entropy)
         picked = sums.reduce(_pick(real, ids, shard), shard)
-        norm = sums.norm(temperature)
+        norm = sums.norm()
         entropy = sums.entropy() if with_entropy else norm.shift.new_empty(0)
         ctx.save_for_backward(logits, ids, norm.shift, norm.log_sum, entropy)
         ctx.shard, ctx.temperature, ctx.with_entropy, ctx.inplace = shard, temperature, with_entropy, inplace
@@ -210,13 +212,17 @@ class _Gather(torch.autograd.Function):
         grad_entropy = grads[1] / ctx.temperature if ctx.with_entropy else None
         # A row without a finite sum has no gradient; objective.py reports it by name.
         broken = ~torch.isfinite(log_sum)
+        # Looking is free on a CPU and would wait for a GPU.
+        mend = broken.device.type != "cpu" or bool(broken.any())
         out = logits.detach() if ctx.inplace else torch.empty_like(logits)
         width = ctx.shard.real
         for rows in _chunks(logits):
             z, target = logits[rows, :width], out[rows, :width]
             reuse = ctx.inplace and z.dtype == shift.dtype
             work = target.sub_(shift[rows, None]) if reuse else torch.sub(z, shift[rows, None])
-            work.div_(ctx.temperature).sub_(log_sum[rows, None])
+            if ctx.temperature != 1:
+                work.div_(ctx.temperature)
+            work.sub_(log_sum[rows, None])
             if grad_entropy is None:
                 work.exp_().mul_(spread[rows, None])
             else:
@@ -225,7 +231,8 @@ class _Gather(torch.autograd.Function):
                 work.exp_().mul_(inner.add_(spread[rows, None]))
             if width:
                 work.scatter_add_(1, column[rows], grad_ids[rows])
-            work.masked_fill_(broken[rows, None], 0)
+            if mend:
+                work.masked_fill_(broken[rows, None], 0)
             if not reuse:
                 target.copy_(work)
         out[:, width:] = 0
