@@ -1,0 +1,1 @@
+"""Benchmarks of the product, driven through its command line."""
