@@ -10,7 +10,7 @@ import torch
 
 from openclaw_core.models.architecture import Architecture
 
-PIECE_BYTES = 64 * 2**20
+PIECE_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)

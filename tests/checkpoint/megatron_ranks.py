@@ -12,17 +12,17 @@ from openclaw_core.models.architecture import architecture_from_hf
 from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import build_model, transformer_config
 from openclaw_core.models.megatron.packing import SequenceIds, make_pack
-from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.parallel import ParallelSizes
 
 LAYOUTS = {"one": ParallelSizes(), "tp2": ParallelSizes(tensor=2), "pp2": ParallelSizes(pipeline=2)}
 
 
-def load_and_save(rank: int, ranks: int, folder: Path, ports: list[int]) -> None:
-    for (name, sizes), port in zip(LAYOUTS.items(), ports, strict=False):
+def load_and_save(rank: int, ranks: int, folder: Path, meet) -> None:
+    for name, sizes in LAYOUTS.items():
         world = sizes.model_ranks
         if rank >= world:
             continue
-        device = parallel.start(Rendezvous("127.0.0.1", port, rank, world), sizes, seed=1)
+        device = parallel.start(meet(name, world), sizes, seed=1)
         for kind in json.loads((folder / "kinds.json").read_text()):
             arch = architecture_from_hf(folder / kind)
             model = build_model(arch, sizes, torch.float32, device=device, trainable=False, random_weights=True)
