@@ -75,7 +75,6 @@ def _of_opd(opd: OpdTargets, term: Surrogate, rows: Rows, cfg: Loss) -> dict[str
     bins = opd.mask.sum(1)
     places = opd.ids >= 0
     size, some = places.sum(1), weight * (bins > 0)
-    choice = rows.real_candidates > 1
 
     def mean(x: Tensor) -> Tensor:
         return torch.where(opd.mask, x, 0.0).sum(1) / bins.clamp(min=1)
@@ -95,7 +94,6 @@ def _of_opd(opd: OpdTargets, term: Surrogate, rows: Rows, cfg: Loss) -> dict[str
         "opd/student_mass": (mass(opd.old_logprobs), weight),
         "opd/teacher_mass": (mass(opd.teacher_logprobs), weight),
         "opd/candidates": (rows.real_candidates, weight),
-        "opd/choice_share": (choice, weight),
         "opd/k_star": (opd.k_star, weight),
         "opd/first_share": (opd.k_star == 0, weight),
     }
@@ -104,5 +102,7 @@ def _of_opd(opd: OpdTargets, term: Surrogate, rows: Rows, cfg: Loss) -> dict[str
     for place in range(1, cfg.max_candidates):
         columns[f"opd/k_star_{place}_share"] = (opd.k_star == place, weight)
     if opd.tied is not None:
+        choice = rows.real_candidates > 1
+        columns["opd/choice_share"] = (choice, weight)
         columns["opd/tied_share"] = (opd.tied, weight * choice)
     return columns
