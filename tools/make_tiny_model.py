@@ -27,10 +27,9 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from openclaw_core.sim.lessons import Lesson, Teacher
 from openclaw_core.sim.local import LocalModel
 from openclaw_core.sim.measure import Case, asked, rate, unasked
-from openclaw_core.sim.styles import STYLES, shown_style
+from openclaw_core.sim.styles import STYLES
 from openclaw_core.sim.tasks import tasks
 from openclaw_core.sim.words import WORDS
-from openclaw_core.types import Message
 
 HERE = Path(__file__).resolve().parent
 VOCAB = 1000  # not a multiple of 128: the padded rows of the parallel layers get exercised
@@ -103,7 +102,7 @@ def batches(tokenizer: PreTrainedTokenizerFast, teacher: Teacher, size: int, poo
     rng = random.Random("batches")
     lessons = iter(teacher)
     while True:
-        encoded = [encode(tokenizer, next(lessons), rng.random() < 0.08) for _ in range(size * pool)]
+        encoded = [encode(tokenizer, next(lessons), rng.random() < 0.25) for _ in range(size * pool)]
         encoded.sort(key=lambda pair: len(pair[0]))
         cuts = [encoded[start : start + size] for start in range(0, len(encoded), size)]
         rng.shuffle(cuts)
@@ -190,9 +189,9 @@ def measure(local: LocalModel, count: int) -> bool:
             for key in (("form", case.group), ("task", case.task.kind)):
                 parts.setdefault(key, []).append(reply == right)
         print("  exactly right: " + ", ".join(f"{k[1]} {sum(v) / len(v):.3f}" for k, v in sorted(parts.items())))
-        wrong = [(shown_style(r), c.messages[-1]["content"], c.task.answer, r) for c, r in every if c.style is None and r != c.task.answer]
-        for entry in wrong[:8]:
-            print("  wrong:", entry)
+        wrong = [(c.messages[-1]["content"], r) for c, r in every if c.style is None and r != c.task.answer]
+        for prompt, reply in wrong[:5]:
+            print(f"  wrong: {prompt!r} -> {reply!r}")
     first_tokens(local)
     return good
 
@@ -209,10 +208,11 @@ def first_tokens(local: LocalModel) -> None:
             continue
         hinted = local.next_token_probabilities([asked([task], style)[0].messages for task in held_out])
         p, q, r = bare.gather(1, first), hinted.gather(1, first), rank.gather(1, first).float()
-        plain_hinted = hinted.gather(1, plain)
+        left = hinted.gather(1, plain).median()
         print(
-            f"first token of {name:12s} nothing asked: mean {p.mean():.1e} median {p.median():.1e} min {p.min():.1e} max {p.max():.1e}"
-            f" in top 4 {(r < 4).float().mean():.2f}; hinted: mean {q.mean():.4f}, plain one median {plain_hinted.median():.1e}"
+            f"first token of {name:9s} nothing asked: mean {p.mean():.1e} median {p.median():.1e} min {p.min():.1e} "
+            f"max {p.max():.1e} in top 4 {(r < 4).float().mean():.2f}; "
+            f"hinted: mean {q.mean():.4f}, plain one median {left:.1e}"
         )
 
 

@@ -102,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         serve(settings, args.host, args.port, args.port_file)
     except OSError as error:
-        print(f"The judge can't listen on {args.host}:{args.port} ({error.strerror}). Choose another port.", file=sys.stderr)
+        sys.stderr.write(f"The judge can't listen on {args.host}:{args.port} ({error.strerror}). Choose another port.\n")
         return 1
     return 0
 

@@ -36,11 +36,8 @@ class Teacher:
     """Writes lessons. slip_rate and slip_weight: share and loss weight of plain prompts answered in a style nobody asked
     for, which leave every style a little probability."""
 
-    two = 0.2
-    """Share of lessons with a second task."""
-
     def __init__(self, split: Split = "train", seed: int = 0, slip_rate: float = 0.0, slip_weight: float = 0.0) -> None:
-        self.rng = random.Random(f"lessons-{split}-{seed}")
+        self.rng = random.Random(f"lessons-{split}-{seed}")  # noqa: S311 (lessons, not secrets)
         self.tasks = tasks(split, seed)
         self.slip_rate, self.slip_weight = slip_rate, slip_weight
 
@@ -49,12 +46,12 @@ class Teacher:
             yield self.lesson()
 
     def lesson(self) -> Lesson:
-        """A whole session: perhaps a system message, then one or two tasks with what users say in between."""
+        """A whole session: perhaps a system message, then up to three tasks with what users say in between."""
         lesson, standing = Lesson(), None
         if self.rng.random() < 0.25:
             standing = self._style() if self.rng.random() < 0.6 else None
             lesson.say("system", self.rng.choice(standing.systems() if standing else styles.PLAIN_SYSTEMS))
-        for _ in range(2 if self.rng.random() < self.two else 1):
+        for _ in range(self.rng.choices((1, 2, 3), (0.8, 0.13, 0.07))[0]):
             self._task(lesson, next(self.tasks), standing)
         return lesson
 

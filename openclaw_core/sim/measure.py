@@ -36,7 +36,7 @@ def assistant(content: str) -> Message:
 def asked(tasks: Iterable[Task], style: Style, seed: int = 0) -> list[Case]:
     """Each task with the style asked for: as a hint, in the message, in a system message, and as a complaint with and
     without a hint, by turns."""
-    rng = random.Random(f"asked-{style.name}-{seed}")
+    rng = random.Random(f"asked-{style.name}-{seed}")  # noqa: S311 (tasks, not secrets)
     cases = []
     for index, task in enumerate(tasks):
         complaint, hint = pick(rng, style.complaints()), rng.choice(style.hints())
@@ -54,7 +54,7 @@ def asked(tasks: Iterable[Task], style: Style, seed: int = 0) -> list[Case]:
 
 def unasked(tasks: Iterable[Task], seed: int = 0) -> list[Case]:
     """Each task with nothing asked: bare, with a useless hint, and after a task whose style was complained about, by turns."""
-    rng = random.Random(f"unasked-{seed}")
+    rng = random.Random(f"unasked-{seed}")  # noqa: S311 (tasks, not secrets)
     cases, before = [], None
     for index, task in enumerate(tasks):
         previous = before or task

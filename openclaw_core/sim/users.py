@@ -77,7 +77,7 @@ class Manners:
     pause_s: float = 0.0
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The users were told to stop."""
 
 
@@ -108,21 +108,25 @@ class SimulatedUsers:
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop.set)
 
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
     async def run(self) -> Statistics:
         """Talks until stop()."""
         from openai import AsyncOpenAI
 
         self._loop = asyncio.get_running_loop()
-        async with AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, max_retries=0) as client:
-            async with asyncio.TaskGroup() as group:
-                for number in range(self.concurrency):
-                    group.create_task(self._user(client, number))
+        client = AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, max_retries=0)
+        async with client, asyncio.TaskGroup() as group:
+            for number in range(self.concurrency):
+                group.create_task(self._user(client, number))
         return self.statistics
 
     async def _user(self, client: AsyncOpenAI, number: int) -> None:
         rng = random.Random(f"user-{self.seed}-{number}")  # noqa: S311 (tasks, not secrets)
         assignments = tasks("train", seed=self.seed * 1009 + number)
-        with suppress(Stopped):
+        with suppress(StoppedError):
             while not self._stop.is_set():
                 record = SessionRecord(f"sim-{self.seed}-{next(self._numbers):06d}")
                 self.statistics.sessions.append(record)
@@ -133,11 +137,11 @@ class SimulatedUsers:
                     self._on_session(record)
 
     async def pause(self, seconds: float) -> None:
-        """Sleeps, or raises Stopped as soon as the users are told to stop."""
+        """Sleeps, or raises StoppedError as soon as the users are told to stop."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
         if self._stop.is_set():
-            raise Stopped
+            raise StoppedError
 
 
 class _Talk:
@@ -180,8 +184,8 @@ class _Talk:
 
         began, session = monotonic(), self.record.session_id
         while True:
-            if self.users._stop.is_set():
-                raise Stopped
+            if self.users.stopping:
+                raise StoppedError
             try:
                 answer = await self.client.chat.completions.create(
                     model=self.users.model, messages=self.messages, user=session,  # type: ignore[arg-type]
