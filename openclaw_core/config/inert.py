@@ -35,6 +35,12 @@ def active_rules(config: Config) -> list[Rule]:
         rules.append(Rule("judge.only_useless is true", ("judge.useless_hints",)))
     if judge.kind != "openai":
         rules.append(Rule(f"judge.kind is {judge.kind}", ("judge.base_url", "judge.api_key_env")))
+    if judge.kind != "engine":
+        rules.append(Rule(f"judge.kind is {judge.kind}", ("judge.engine_flags",)))
+    if config.rollout.engine == "embedded":
+        rules.append(Rule("rollout.engine is embedded", ("rollout.engine_flags",)))
+        if judge.kind != "engine":
+            rules.append(Rule("no role runs SGLang", ("rollout.engine_python",)))
     if judge.kind == "scripted":
         rules.append(Rule("judge.kind is scripted", ("judge.model", "judge.temperature", "judge.max_tokens")))
     if judge.kind == "openai" or (judge.kind == "scripted" and partition.device == "cuda"):

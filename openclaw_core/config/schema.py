@@ -170,6 +170,10 @@ class Rollout(Section):
     """How replies are sampled and what becomes of them."""
 
     engine: Literal["sglang", "embedded"] = Field("sglang", description="Engine that serves the student.")
+    engine_python: PathText | None = Field(
+        None, description="Python that has SGLang, where that lives in an environment of its own; this one when null."
+    )
+    engine_flags: tuple[str, ...] = Field((), description="Further flags of SGLang's server, e.g. [--mem-fraction-static, '0.8'].")
     context_length: PositiveInt = Field(32768, description="Most tokens of prompt and reply together.")
     max_response_tokens: PositiveInt = Field(8192, description="Most tokens of a reply.")
     temperature: Annotated[float, Field(gt=0)] = Field(0.6, description="Sampling temperature.")
@@ -191,6 +195,7 @@ class Judge(Section):
     model: str | None = Field(
         None, description="HF folder of the judge's model (engine; the student's when null), or model name (openai)."
     )
+    engine_flags: tuple[str, ...] = Field((), description="Further flags of SGLang's server (engine).")
     base_url: str | None = Field(None, description="OpenAI-compatible address (openai).")
     api_key_env: EnvName | None = Field(None, description="Name of the environment variable that holds the key (openai).")
     votes: PositiveInt = Field(3, description="Verdict votes and hint votes of a turn, each.")

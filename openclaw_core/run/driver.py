@@ -187,7 +187,11 @@ def _keep_traceback(job: Job) -> None:
 def _report(job: Job, progress: Progress) -> Report:
     try:
         report = build_report(
-            job.run, seconds=progress.seconds, wall_seconds=time.time() - progress.started, funnel=progress.funnel, dropped=progress.dropped
+            job.run,
+            seconds=progress.seconds,
+            wall_seconds=time.time() - progress.started,
+            funnel=progress.funnel,
+            dropped=progress.dropped,
         )
         write_report(job.run, report)
     except OSError as error:

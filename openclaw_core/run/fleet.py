@@ -22,7 +22,7 @@ from openclaw_core.run.actors.server import ServerActor
 from openclaw_core.run.actors.student import StudentActor
 from openclaw_core.run.actors.teacher import TeacherActor
 from openclaw_core.run.actors.users import UsersActor
-from openclaw_core.run.commands import engine_command, judge_command
+from openclaw_core.run.commands import ServerCommand, engine_command, judge_command
 from openclaw_core.run.placement import Bundle, Cluster, Heartbeat
 from openclaw_core.run.plan import Plan
 from openclaw_core.run.processes import ProcessRecord
@@ -81,8 +81,7 @@ class Fleet:
         teachers = self._ranks("teacher", TeacherActor)
         setup = self._setup(students, str(sources.student), str(sources.checkpoint) if sources.checkpoint else None)
         teaching = self._setup(teachers, str(sources.teacher))
-        assert self.config.student.hf is not None
-        engines = self._servers("rollout", engine_command(self.config, self.config.student.hf))
+        engines = self._servers("rollout", engine_command(self.config))
         self.proxy = self._place("proxy", RolloutActor, (self.run, self.config))
         self.users = self._place("users", UsersActor, (self.run, self.config))
         judge_urls = placement.wait(judges, self.timeout_s) if judges else [self.config.judge.base_url or ""]
@@ -92,6 +91,7 @@ class Fleet:
         if step:
             self.push_weights(step)
         [self.proxy_url] = placement.call(self.proxy, "start", self.engine_urls, judge_urls[0], step, self.timeout_s)
+        self.run.update(facts={"proxy": self.proxy_url})
         self._record_children()
         return step
 
@@ -115,13 +115,12 @@ class Fleet:
         [point] = placement.call(ranks[:1], "meeting_point", timeout=self.timeout_s)
         return placement.start(ranks, "setup", self.config, source, point, *rest)
 
-    def _servers(self, role: str, command: tuple[list[str], str] | None) -> list[Any]:
+    def _servers(self, role: str, command: ServerCommand | None) -> list[Any]:
         if command is None:
             return []
-        argv, health = command
         count = sum(bundle.role == role for bundle in self.cluster.bundles)
-        handles = self._place(role, ServerActor, *((self.run, role, i, argv, health, self.timeout_s) for i in range(count)))
-        return placement.start(handles, "start")
+        handles = self._place(role, ServerActor, *((self.run, role, index, command) for index in range(count)))
+        return placement.start(handles, "start", self.timeout_s)
 
     def _place(self, role: str, cls: type, *arguments: tuple[Any, ...]) -> list[Any]:
         if not any(bundle.role == role for bundle in self.cluster.bundles):

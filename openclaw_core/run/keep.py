@@ -77,7 +77,9 @@ class Keeper:
         record = self.store.turn(sample.turn_id)
         role, text = _excerpt(record.next_state if record else None)
         hints = tuple(
-            HintDump(c.hint.text if c.hint else None, c.hint.votes if c.hint else 0, role if c.hint else "", text if c.hint else "")
+            HintDump(
+                c.hint.text if c.hint else None, c.hint.votes if c.hint else 0, role if c.hint else "", text if c.hint else ""
+            )
             for c in sample.candidates
         )
         return SampleDump(
@@ -105,7 +107,8 @@ class Keeper:
         gaps = [
             float(np.abs(arrays["sampled_logprobs"] - np.asarray(s.response_logprobs)).max())
             for s in batch
-            if (arrays := result.dumps.get(s.sample_id)) is not None and self.config.rollout.temperature == self.config.loss.temperature
+            if (arrays := result.dumps.get(s.sample_id)) is not None
+            and self.config.rollout.temperature == self.config.loss.temperature
         ]
         funnel = {f"funnel/{k}": v for k, v in self.store.funnel().as_dict().items() if isinstance(v, int) and k != "open"}
         own = {

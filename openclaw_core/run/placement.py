@@ -176,10 +176,13 @@ def wait(references: list[Any], timeout: float | None = None) -> list[Any]:
         if isinstance(cause, UserError):
             raise cause from None
         what = f"{type(cause).__name__}: {cause}" if cause is not None else str(error).splitlines()[-1]
-        raise UserError(f"A process of this run failed: {what}.", "The traceback is in logs/driver.log of the run folder.") from error
+        raise UserError(
+            f"A process of this run failed: {what}.", "The traceback is in logs/driver.log of the run folder."
+        ) from error
     except ray.exceptions.RayActorError as error:
         raise UserError(
-            f"a process of this run ended: {str(error).splitlines()[0]}.", "Look into logs/ of the run folder, then resume the run."
+            f"a process of this run ended: {str(error).splitlines()[0]}.",
+            "Look into logs/ of the run folder, then resume the run.",
         ) from error
 
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from pathlib import Path
 from typing import Protocol
-
-import httpx
 
 from openclaw_core.config.load import Resolved
 from openclaw_core.errors import UserError
@@ -20,7 +17,7 @@ from openclaw_core.run.launch import RUNS
 from openclaw_core.run.process_tree import tree
 from openclaw_core.run.processes import ProcessRecord
 from openclaw_core.run.runfolder import RunFolder, create_run, new_run_name
-from openclaw_core.run.services import Service
+from openclaw_core.run.server import Server
 from openclaw_core.run.stopping import StopRequest
 
 START_TIMEOUT_S = 1800.0
@@ -61,9 +58,9 @@ def serve(resolved: Resolved, *, run_folder: Path | None, out: Listener) -> tupl
 def _serve(resolved: Resolved, run: RunFolder, stop: StopRequest, out: Listener) -> Stopped:
     config = resolved.config
     assert config.student.hf is not None
-    engine = _server(run, "rollout", *engine_command(config, config.student.hf))
+    engine = _Child(Server(run, "rollout-0-server", engine_command(config)))
     judging = judge_command(config)
-    judge = _server(run, "judge", *judging) if judging else None
+    judge = _Child(Server(run, "judge-0-server", judging)) if judging else None
     servers = [server for server in (engine, judge) if server is not None]
     rollout = RolloutService.from_config(
         config,
@@ -73,6 +70,7 @@ def _serve(resolved: Resolved, run: RunFolder, stop: StopRequest, out: Listener)
         tokenizer_folder=config.student.hf,
     )
     rollout.start()
+    run.update(facts={"proxy": rollout.url})
     try:
         out.note(f"Listening on {rollout.url}. Whoever can chat can train the model later. Run folder: {run.path}")
         for server in servers:
@@ -81,12 +79,12 @@ def _serve(resolved: Resolved, run: RunFolder, stop: StopRequest, out: Listener)
     finally:
         stopped = rollout.stop(DRAIN_S)
         for server in servers:
-            server.service.stop()
+            server.server.stop()
     out.note(f"Stopped: {stopped.cut_requests} requests cut, {stopped.unjudged_turns} turns wait for the judge.")
     return stopped
 
 
-def _until_stopped(servers: list[_Server], rollout: RolloutService, run: RunFolder, stop: StopRequest, out: Listener) -> None:
+def _until_stopped(servers: list[_Child], rollout: RolloutService, run: RunFolder, stop: StopRequest, out: Listener) -> None:
     ready = False
     while not stop.requested:
         for server in servers:
@@ -100,11 +98,11 @@ def _until_stopped(servers: list[_Server], rollout: RolloutService, run: RunFold
         time.sleep(POLL_S)
 
 
-class _Server:
-    """A child that listens on a port known before it starts, and is started in the background."""
+class _Child:
+    """A server that is started in the background."""
 
-    def __init__(self, service: Service, port: int) -> None:
-        self.service, self.url = service, f"http://127.0.0.1:{port}"
+    def __init__(self, server: Server) -> None:
+        self.server, self.url = server, server.url
         self._error: BaseException | None = None
         self.ready = False
 
@@ -114,7 +112,7 @@ class _Server:
 
     def _start(self) -> None:
         try:
-            self.service.start(START_TIMEOUT_S)
+            self.server.start(START_TIMEOUT_S)
             self.ready = True
         except BaseException as error:
             self._error = error
@@ -124,26 +122,7 @@ class _Server:
         if self._error is not None:
             raise self._error
         if self.ready:
-            self.service.ensure_alive()
-
-
-def _server(run: RunFolder, role: str, argv: list[str], health: str) -> _Server:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    name = f"{role}-0-server"
-    port_file = run.path / f"{name}.port"
-    command = [*argv, "--port", str(port), "--port-file", str(port_file)]
-    return _Server(
-        Service(name, command, dict(os.environ), run.log(name), port_file=port_file, check=lambda p: _healthy(p, health), run=run), port
-    )
-
-
-def _healthy(port: int, path: str) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=5.0, trust_env=False).status_code == 200
-    except httpx.HTTPError:
-        return False
+            self.server.service.ensure_alive()
 
 
 def _record_self(run: RunFolder) -> None:

@@ -48,6 +48,7 @@ class Service:
     argv must hold no secrets: they go into env, which is the whole environment of the child. Its output is appended to
     log_file. With port_file the child writes its port there, and start() returns once check(port) is true. With run the
     child, and what it has started by the time it is ready, are recorded in the run's manifest under the service's name.
+    A child that can't write a file is given its port in argv and named here as fixed_port.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Service:
     port_file: Path | None = None
     check: Callable[[int], bool] | None = None
     run: RunFolder | None = None
+    fixed_port: int | None = None
     port: int | None = field(default=None, init=False)
     members: list[ProcessRecord] = field(default_factory=list, init=False)
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
@@ -154,9 +156,11 @@ class Service:
         self._note_members()
 
     def _is_ready(self) -> bool:
-        if self.port_file is None:
+        if self.fixed_port is not None:
+            self.port = self.fixed_port
+        elif self.port_file is None:
             return True
-        if self.port is None:
+        if self.port is None and self.port_file is not None:
             try:
                 self.port = int(self.port_file.read_text())
             except (OSError, ValueError):

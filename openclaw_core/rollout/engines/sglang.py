@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 def launch_argv(
     model: str,
-    port: int,
     *,
-    host: str = "127.0.0.1",
     tensor_parallel: int = 1,
     mem_fraction: float | None = None,
     context_length: int | None = None,
@@ -19,12 +17,12 @@ def launch_argv(
     extra: Sequence[str] = (),
     python: str = sys.executable,
 ) -> list[str]:
-    """argv of `python -m sglang.launch_server`; holds no secret. extra goes last, so its flags win.
+    """argv of `python -m sglang.launch_server`, to which --host and --port are added; holds no secret. extra goes last.
 
     The tokenizer stays on (the judge needs chat), and the weight version starts as a number, since EngineClient reads it as
     one. None leaves a value to SGLang.
     """
-    argv = [python, "-m", "sglang.launch_server", "--model-path", model, "--host", host, "--port", str(port)]
+    argv = [python, "-m", "sglang.launch_server", "--model-path", model]
     argv += ["--tp", str(tensor_parallel), "--random-seed", str(seed), "--weight-version", str(weight_version)]
     if mem_fraction is not None:
         argv += ["--mem-fraction-static", f"{mem_fraction:g}"]

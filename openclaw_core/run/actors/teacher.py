@@ -24,7 +24,8 @@ class TeacherActor(RankActor):
         from openclaw_core.teacher.scoring import TeacherScorer
 
         role, model = config.partition.teacher, config.teacher or config.student
-        assert model.hf is not None and config.student.hf is not None
+        assert model.hf is not None
+        assert config.student.hf is not None
         self.scorer = TeacherScorer(
             architecture_from_hf(model.hf),
             source,

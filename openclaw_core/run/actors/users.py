@@ -77,7 +77,8 @@ async def _evaluate(config: Config, engine_urls: Sequence[str]) -> tuple[float, 
     from openclaw_core.sim.tasks import tasks
 
     settings, rollout = config.users, config.rollout
-    assert settings is not None and config.student.hf is not None
+    assert settings is not None
+    assert config.student.hf is not None
     template = ChatTemplate.from_folder(config.student.hf, thinking=rollout.thinking)
     clients = [EngineClient(url) for url in engine_urls]
     turn, places = cycle(clients), asyncio.Semaphore(READERS)
@@ -94,6 +95,8 @@ async def _evaluate(config: Config, engine_urls: Sequence[str]) -> tuple[float, 
             answer = await next(turn).generate(ids, parameters)
         return str(template.parse_reply(answer.response_ids, ids, turn_id="reading").message["content"] or "")
 
-    rates = await evaluate(generate, list(islice(tasks("held_out", seed=10_007), settings.eval_tasks)), STYLES[settings.preference])
+    rates = await evaluate(
+        generate, list(islice(tasks("held_out", seed=10_007), settings.eval_tasks)), STYLES[settings.preference]
+    )
     await asyncio.gather(*(client.aclose() for client in clients))
     return rates.obeyed, rates.solved, rates.count
