@@ -118,6 +118,7 @@ class Trainer:
         batches = self._take_prepared(samples, scores)
         if self.reference is not None:
             self._run_reference(batches)
+        self._build_targets(batches)
         clock.lap("prepare")
         self.ddp.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -201,12 +202,21 @@ class Trainer:
         try:
             for batch in prepared[1]:
                 self._attach(batch, scores)
+        except UserError as e:
+            error = e
+        agree(error, UNTRAINABLE)
+        return prepared[1]
+
+    def _build_targets(self, batches: list[MicroBatch]) -> None:
+        """Where an old pass was made; otherwise they are built in the training forward."""
+        error = None
+        try:
+            for batch in batches:
                 if batch.stats is not None and batch.rows is not None:
                     batch.targets = build_targets(self.loss, batch.rows, batch.stats, batch.teacher, batch.reference)
         except UserError as e:
             error = e
         agree(error, UNTRAINABLE)
-        return prepared[1]
 
     def _run(
         self, batches: list[MicroBatch], function: Callable[..., Any], *, forward_only: bool, model: Any = None

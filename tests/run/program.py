@@ -110,8 +110,14 @@ def train(rank: int, ranks: int, folder: Path, meet) -> None:
         if rank == 0:
             (folder / f"{name}.json").write_text(json.dumps(report))
     if rank == 0:
-        meeting = "fused"
-        (folder / "fused.json").write_text(json.dumps(fused(trainer, samples)))
+
+        def start(name: str, loss: Loss) -> Trainer:
+            nonlocal meeting
+            meeting = name
+            return trainer(1, ParallelSizes(), 40, loss)
+
+        for name in FUSED:
+            (folder / f"{name}.json").write_text(json.dumps(fused(start, name, samples, scores)))
 
 
 def one_step(trainer: Trainer, samples, scores) -> dict:
@@ -158,17 +164,23 @@ def faults(trainer: Trainer, samples, scores) -> dict:
     return said
 
 
-def fused(trainer, samples) -> list[dict]:
-    """Without questions to the teacher the old pass is optional and changes nothing."""
+FUSED = {
+    "grpo": Loss(w_opd=0.0, k=3),
+    "overlap": Loss(k=3, subset="overlap", selection="token_optimal"),
+    "teacher": Loss(k=3, subset="teacher", selection="sequence_optimal"),
+    "kl": Loss(w_opd=0.0, k=3, kl_coef=0.5),
+}
+
+
+def fused(start, name: str, samples, scores) -> list[dict]:
+    """Without questions to the teacher the old pass is optional and changes nothing: explicit, then within the step."""
     reports = []
-    one = trainer(1, ParallelSizes(), 40, Loss(w_opd=0.0))
-    start = {name: p.detach().clone() for name, p in one.model.named_parameters()}
     for explicit in (True, False):
-        for name, parameter in one.model.named_parameters():
-            parameter.data.copy_(start[name])
-        if explicit:
-            one.old_pass(samples)
-        out = one.train_step(samples)
-        reports.append({"grad_norm": out.grad_norm, "loss": out.metrics["all"]["loss/total"]})
-    one.close()
+        one = start(f"{name}.{explicit}", FUSED[name])
+        for _ in range(2):
+            if explicit:
+                one.old_pass(samples, scores)
+            out = one.train_step(samples, scores)
+            reports.append({"grad_norm": out.grad_norm, **out.metrics["all"]})
+        one.close()
     return reports

@@ -81,23 +81,47 @@ def _attend_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack,
     """All sequences in one flash-attention call."""
     if _VARLEN is None:
         return _attend_each(q, k, v, pack, scale)
-    return _VARLEN(q, k, v, pack.cu_seqlens, pack.cu_seqlens, pack.max_length, pack.max_length, scale=scale)
+    return _VARLEN(q, k, v, pack, scale)
 
 
-def _find_varlen() -> Callable[..., torch.Tensor] | None:
-    """torch's varlen_attn, causal, with grouped key-value heads; None where this torch has none that can do both."""
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Pack, float], torch.Tensor]
+
+
+def adapt_varlen(varlen_attn: Callable[..., torch.Tensor]) -> Attend | None:
+    """torch's varlen_attn as causal attention with grouped heads, whatever its generation calls these things.
+
+    None where it can't be causal. Where it has no grouped heads, keys and values are repeated.
+    """
+    accepted = inspect.signature(varlen_attn).parameters
+    options: dict[str, Any] = {}
+    if "window_size" in accepted:
+        options["window_size"] = (-1, 0)
+    elif "is_causal" in accepted:
+        options["is_causal"] = True
+    else:
+        return None
+    grouped = "enable_gqa" in accepted
+    if grouped:
+        options["enable_gqa"] = True
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, scale: float) -> torch.Tensor:
+        if "scale" in accepted:
+            options["scale"] = scale
+        else:
+            q = q * (scale * math.sqrt(q.shape[-1]))
+        if not grouped and q.shape[1] != k.shape[1]:
+            k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
+        return varlen_attn(q, k, v, pack.cu_seqlens, pack.cu_seqlens, pack.max_length, pack.max_length, **options)
+
+    return attend
+
+
+def _find_varlen() -> Attend | None:
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    accepted = inspect.signature(varlen_attn).parameters
-    if not {"window_size", "enable_gqa", "scale"} <= set(accepted):
-        return None
-
-    def attend(*args: Any, scale: float) -> torch.Tensor:
-        return varlen_attn(*args, scale=scale, window_size=(-1, 0), enable_gqa=True)
-
-    return attend
+    return adapt_varlen(varlen_attn)
 
 
 _VARLEN = _find_varlen()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +74,8 @@ def start(meeting: Rendezvous, sizes: ParallelSizes, *, seed: int, timeout_s: fl
     processes: student and teacher are separate worlds.
     """
     sizes.check(meeting.world)
+    for module in (r"megatron\.", r"torch\.distributed"):
+        warnings.filterwarnings("ignore", module=module)
     shim.install()
     timeout = datetime.timedelta(seconds=timeout_s)
     cuda = torch.cuda.is_available()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from openclaw_core.checkpoint.hf import HfReader
 from openclaw_core.checkpoint.mapping import check_names
-from openclaw_core.checkpoint.torch_dist import resolve
+from openclaw_core.checkpoint.sniff import sniff
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.megatron.builder import PackedGPT
 from openclaw_core.models.megatron.core import CheckpointingException, StrictHandling, dist_checkpointing, parallel_state
@@ -23,10 +23,11 @@ def load_weights(model: PackedGPT, source: str | Path) -> None:
     Vocabulary padding may differ. Raises UserError or Findings when the source is not a whole checkpoint of this
     architecture; nothing is left at its initial value.
     """
-    if (Path(source) / "config.json").is_file():
-        load_hf(model, checked_reader(model, source))
+    found = sniff(source)
+    if found.kind == "hf":
+        load_hf(model, checked_reader(model, found.folder))
     else:
-        load_torch_dist(model, resolve(source))
+        load_torch_dist(model, found.folder)
 
 
 def checked_reader(model: PackedGPT, folder: str | Path) -> HfReader:
