@@ -156,16 +156,20 @@ class Service:
         self._note_members()
 
     def _is_ready(self) -> bool:
-        if self.fixed_port is not None:
-            self.port = self.fixed_port
-        elif self.port_file is None:
+        if self.port_file is None and self.fixed_port is None:
             return True
-        if self.port is None and self.port_file is not None:
-            try:
-                self.port = int(self.port_file.read_text())
-            except (OSError, ValueError):
-                return False
-        return self.check is None or self.check(self.port)
+        if self.port is None:
+            self.port = self._known_port()
+        return self.port is not None and (self.check is None or self.check(self.port))
+
+    def _known_port(self) -> int | None:
+        """The port the child was given or has written, None before it has written one."""
+        if self.port_file is None:
+            return self.fixed_port
+        try:
+            return int(self.port_file.read_text())
+        except (OSError, ValueError):
+            return None
 
     def _cause(self, code: int) -> str:
         if code == -signal.SIGKILL and memory_kills() > self._kills_before:

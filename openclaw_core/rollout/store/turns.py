@@ -110,7 +110,7 @@ class TurnTable(Database):
             " AND CASE WHEN ? IS NULL THEN id_source = 'generated' ELSE turns.session_id = ? END ORDER BY turns.seq DESC",
             (codec.to_json(list(keys)), session_id, session_id),
         )
-        return [tuple(row) for row in rows]  # type: ignore[misc]
+        return [tuple(row) for row in rows]
 
     def record_votes(self, turn_id: str, votes: Iterable[Vote], hints: Iterable[HintRecord] = ()) -> None:
         """Writes all votes and hints of a turn in one go, in place of earlier ones. From then on the turn counts as judged."""
