@@ -146,6 +146,7 @@ class Driver:
             shutil.rmtree(folder, ignore_errors=True)
             if before:
                 self._keep(folder, output, before)
+            output.unlink(missing_ok=True)
             return None
         record = read_run(run, folder)
         if trouble or not record.finished:
@@ -204,12 +205,10 @@ class Driver:
 def _end(child: subprocess.Popen[bytes], cpu: CpuTimes) -> None:
     """Asks the run to stop, as a user would; what is left of it after a while is ended, by process and not by name."""
     tree = cpu.look(child.pid)
-    for request in (signal.SIGINT, signal.SIGTERM):
-        child.send_signal(request)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(PATIENCE_S)
-            break
-    for process in tree:
+    child.send_signal(signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(PATIENCE_S)
+    for process in {*tree, *cpu.look(child.pid)}:
         with suppress(psutil.Error):
             if process.is_running():
                 process.kill()
@@ -224,7 +223,7 @@ def _last_words(output: Path) -> str:
             body = json.loads(line)
             if isinstance(body, dict) and "error" in body:
                 return str(body["error"])
-    return lines[-1].strip()[:300] if lines else ""
+    return lines[-1].strip()[:300] if lines and lines[-1].strip() != "}" else ""
 
 
 def require_program() -> None:
