@@ -53,14 +53,15 @@ def convert_ckpt(
 ) -> None:
     """Convert a checkpoint between a Hugging Face folder and megatron's torch_dist, tensor by tensor, and verify it."""
     from openclaw_core.checkpoint.convert import convert, plan_conversion
+    from openclaw_core.config.sources import packaged
 
     out = active()
     plan = plan_conversion(
-        source,
+        packaged(source),
         target,
         to=to,
         step=step,
-        hf_config=hf_config,
+        hf_config=packaged(hf_config) if hf_config else None,
         tp=tp,
         dtype=dtype,
         allow=tuple(allow or ()),

@@ -51,6 +51,7 @@ def validate(
     ] = False,
 ) -> None:
     """Check a student against a teacher: architecture from each checkpoint itself, tokens, template, vocabulary, context."""
+    from openclaw_core.config.sources import packaged
     from openclaw_core.errors import UsageError
     from openclaw_core.teacher import compat
 
@@ -62,7 +63,9 @@ def validate(
         raise UsageError("There is no student to check.", "Give --student FOLDER, or a --profile that names one.")
     if teacher is None:
         teacher, teacher_hf = student, student_hf
-    report = compat.validate(student, teacher, _use(config, deep), student_hf=student_hf, teacher_hf=teacher_hf)
+    report = compat.validate(
+        packaged(student), packaged(teacher), _use(config, deep), student_hf=student_hf, teacher_hf=teacher_hf
+    )
     human: list[Any] = [_facts_table(report), _checks_table(report), _verdict(report)]
     active().data({"state": _state(report), **asdict(report)}, human=human, quiet=_state(report))
     if report.problems:

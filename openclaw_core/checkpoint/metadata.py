@@ -38,8 +38,11 @@ _CLASSES = {
 class Opaque:
     """Stands in for megatron's own bookkeeping classes, whose content isn't needed."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """Takes what the class it stands in for would take."""
+
     def __setstate__(self, state: Any) -> None:
-        pass
+        """Forgets it."""
 
 
 class _MetadataUnpickler(pickle.Unpickler):

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, s
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
-from openclaw_core.checkpoint.metadata import Chunk, Contents, read_contents
+from openclaw_core.checkpoint.metadata import Chunk, Contents, Opaque, read_contents
 from openclaw_core.checkpoint.saved_tensor import map_saved_tensor
 from openclaw_core.checkpoint.sniff import resolve
 from openclaw_core.errors import UserError
@@ -87,31 +87,24 @@ class TorchDistReader:
         return tensor
 
 
-def _load_common(source: Any, where: str) -> dict[str, Any]:
+def _load_common(source: Path | io.BytesIO, where: str) -> dict[str, Any]:
+    """Megatron's own classes are stood in for: only plain values, tensors and namespaces are of use here."""
     from argparse import Namespace
     from types import SimpleNamespace
 
-    with torch.serialization.safe_globals([Namespace, SimpleNamespace, *_megatron_globals()]):
-        try:
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(source)
+        stand_ins: list[Any] = [(Opaque, name) for name in names if name.startswith("megatron.")]
+        if isinstance(source, io.BytesIO):
+            source.seek(0)
+        with torch.serialization.safe_globals([Namespace, SimpleNamespace, *stand_ins]):
             value = torch.load(source, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch.load raises many kinds for damaged or unsafe bytes
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"{where} can't be read safely: {reason}.", "Save it again with megatron-core 0.16 or newer."
-            ) from None
+    except Exception as error:  # torch.load raises many kinds for damaged or unsafe bytes
+        reason = next((line for line in str(error).splitlines() if "GLOBAL" in line), str(error).partition("\n")[0])
+        raise UserError(f"{where} can't be read safely: {reason}", "Save it again with megatron-core 0.16 or newer.") from None
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, io.BytesIO):
-        return _load_common(value, where)
     return value if isinstance(value, dict) else {}
-
-
-def _megatron_globals() -> list[Any]:
-    try:
-        from megatron.core.safe_globals import SAFE_GLOBALS
-    except ImportError:
-        return []
-    return list(SAFE_GLOBALS)
 
 
 @dataclass(frozen=True)

@@ -139,5 +139,10 @@ def _nest(path: list[str], value: Any) -> dict[str, Any]:
 def absolute(value: str, base: Path) -> str:
     """A path of the configuration as an absolute one; package:NAME is a folder shipped with the program."""
     if value.startswith(PACKAGE_PREFIX):
-        return str(ASSETS / value.removeprefix(PACKAGE_PREFIX))
+        return packaged(value)
     return str((base / Path(value).expanduser()).resolve())
+
+
+def packaged(value: str) -> str:
+    """package:NAME as the folder shipped with the program; any other path as it stands."""
+    return str(ASSETS / value.removeprefix(PACKAGE_PREFIX)) if value.startswith(PACKAGE_PREFIX) else value

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from argparse import Namespace
+from enum import Enum
+from types import ModuleType
 
 import pytest
 import torch
@@ -106,3 +109,18 @@ def test_common_state_of_both_generations(tmp_path):
     assert TorchDistReader(tmp_path / "a").common() == {"args": Namespace(num_layers=3), "iteration": 9}
     torch.save({"args": Namespace(num_layers=4)}, tmp_path / "a" / "common.pt")
     assert TorchDistReader(tmp_path / "a").common()["args"].num_layers == 4
+
+
+def test_common_state_with_megatrons_own_classes(tmp_path, monkeypatch):
+    """What megatron's trainer saves holds an enum among the arguments; it is read without building or importing it."""
+    kind = Enum("ModelType", {"decoder": 1})
+    kind.__module__, kind.__qualname__ = "megatron.made_up.enums", "ModelType"
+    module = ModuleType(kind.__module__)
+    module.ModelType = kind
+    with monkeypatch.context() as patch:
+        for name in ("megatron.made_up", kind.__module__):
+            patch.setitem(sys.modules, name, module)
+        write_folder(tmp_path / "a", {}, [], {}, {"args": Namespace(num_layers=3, model_type=kind.decoder)})
+    arguments = TorchDistReader(tmp_path / "a").common()["args"]
+    assert arguments.num_layers == 3
+    assert not isinstance(arguments.model_type, Enum)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from openclaw_cli.app import app
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 from openclaw_core.teacher.compat import CHECKS, validate
@@ -213,16 +213,16 @@ def test_byte_level_tokens_are_bytes(make):
     assert [tokens[number] for number in range(3)] == [b" hi", b"\xe9", b"\xa0"]
 
 
-def test_the_command(make, tmp_path):
+def test_the_command(make):
     student, teacher = make("s"), make("t")
-    base = [sys.executable, "-m", "openclaw_cli", "validate", "--student", str(student), "--teacher"]
-    good = subprocess.run([*base, str(teacher), "--json"], capture_output=True, text=True, check=False)
-    assert good.returncode == 0, good.stderr
+    call = ["validate", "--student", str(student), "--teacher", str(teacher)]
+    good = CliRunner().invoke(app, [*call, "--json"])
+    assert good.exit_code == 0, good.stderr
     assert json.loads(good.stdout)["state"] == "ok"
     shutil.rmtree(teacher)
-    bad = subprocess.run([*base, str(teacher)], capture_output=True, text=True, check=False)
-    assert bad.returncode == 1
+    bad = CliRunner().invoke(app, call)
+    assert bad.exit_code == 1
     assert "doesn't exist" in bad.stdout
-    none = subprocess.run([sys.executable, "-m", "openclaw_cli", "validate"], capture_output=True, text=True, check=False)
-    assert none.returncode == 2
+    none = CliRunner().invoke(app, ["validate"])
+    assert none.exit_code == 2
     assert none.stderr.startswith("error: There is no student")
