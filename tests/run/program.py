@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from openclaw_core.config.schema import Loss, Optimizer, Train
 from openclaw_core.errors import UserError
@@ -96,6 +97,7 @@ def train(rank: int, ranks: int, folder: Path, meet) -> None:
         report["steps"].append(one_step(one, samples, scores))
         one.export_hf(folder / f"{name}.export")
         report["hash"] = one.weights_hash()
+        report["children"] = len(psutil.Process().children(recursive=True))
         if name in ("one", "dp2"):
             report["faults"] = faults(one, samples, scores)
         one.close()

@@ -159,6 +159,11 @@ def test_checkpoint_converts_back_and_knows_when_it_is_damaged(world, tmp_path):
         check_complete(world / "hf")
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_saving_leaves_no_process_behind(world, layout):
+    assert report(world, layout)["children"] == 0
+
+
 def test_the_export_is_a_model_of_its_own(world):
     files = {path.name for path in (world / "dp2.export").iterdir()}
     assert {"config.json", "generation_config.json", "model.safetensors"} <= files

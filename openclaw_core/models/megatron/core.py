@@ -27,6 +27,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
     from megatron.core.dist_checkpointing.core import CheckpointingException
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
     from megatron.core.dist_checkpointing.validation import StrictHandling
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
     from megatron.core.models.gpt import GPTModel
@@ -69,6 +70,7 @@ __all__ = [
     "VocabParallelEmbedding",
     "dist_checkpointing",
     "distrib_optimizer",
+    "filesystem_async",
     "finalize_model_grads",
     "gather_from_sequence_parallel_region",
     "get_forward_backward_func",

@@ -1,30 +1,33 @@
-"""What megatron-core needs to run on a machine without CUDA: install() makes it so, and is a no-op with CUDA.
+"""Mends megatron-core where the project needs it: install() does, once per process.
 
-megatron-core asks for `cuda` by name in many places. Each patch below says what fails without it; the tests
-show that each is still needed. The patches change torch for the whole process, so only ranks (processes that do
-nothing else) call install().
+Most patches let it run on a machine without CUDA, which it asks for by name in many places; with CUDA they are left
+out. patch_resume and patch_writer apply everywhere. Each says what fails without it; the tests show that it is still
+needed. The patches change torch for the whole process, so only ranks (processes that do nothing else) call install().
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from openclaw_core.models.megatron.core import distrib_optimizer, megatron_random
+from openclaw_core.models.megatron.core import distrib_optimizer, filesystem_async, megatron_random
 
 _CPU = torch.device("cpu")
 _installed = False
 
 
 def install() -> bool:
-    """Patch torch and megatron-core for CPU ranks; returns whether anything was done (once per process)."""
+    """Patch megatron-core and, without CUDA, torch; returns whether torch was patched."""
     global _installed
     patch_resume()
+    patch_writer()
     if _installed or torch.cuda.is_available():
         return False
     _installed = True
@@ -110,6 +113,25 @@ def patch_tensor_type() -> None:
         return answer
 
     torch.Tensor.type = type_
+
+
+class _Threads:
+    """Stands for a multiprocessing context: threads and their queues."""
+
+    Queue = JoinableQueue = queue.Queue
+    Process = threading.Thread
+
+    @classmethod
+    def get_context(cls, method: str) -> type[_Threads]:
+        return cls
+
+
+def patch_writer() -> None:
+    """Saving starts a manager process that outlives a killed rank, and (0.16) forks writers out of a process full of
+    threads. The save is waited for anyway, so threads write."""
+    if filesystem_async.mp is not _Threads:
+        filesystem_async.mp = _Threads
+        filesystem_async._results_queue = queue.Queue()
 
 
 def patch_resume() -> None:
