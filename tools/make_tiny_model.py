@@ -32,7 +32,7 @@ from openclaw_core.sim.tasks import tasks
 from openclaw_core.sim.words import WORDS
 
 HERE = Path(__file__).resolve().parent
-VOCAB = 1000  # not a multiple of 128: the padded rows of the parallel layers get exercised
+MOST_ENTRIES = 1024
 SPECIALS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>",
     "<tool_response>", "</tool_response>",
@@ -54,7 +54,7 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     forms = [form for word in WORDS for form in (word, word.upper())]
     spoken = [m["content"] for lesson in itertools.islice(Teacher(seed=seed), 1500) for m in lesson.messages]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB, special_tokens=list(SPECIALS), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        vocab_size=MOST_ENTRIES, special_tokens=list(SPECIALS), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )  # fmt: skip
     tokenizer.train_from_iterator(itertools.chain(forms * 80, spoken), trainer)
@@ -66,9 +66,9 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     return fast
 
 
-def make_config() -> Qwen3Config:
+def make_config(vocabulary: int) -> Qwen3Config:
     return Qwen3Config(
-        vocab_size=VOCAB, hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=vocabulary, hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, max_position_embeddings=2048, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0}, attention_dropout=0.0,
         bos_token_id=None, eos_token_id=SPECIALS.index("<|im_end|>"), pad_token_id=SPECIALS.index("<|endoftext|>"),
@@ -131,7 +131,7 @@ def schedule(step: int, steps: int) -> float:
 
 def train(tokenizer: PreTrainedTokenizerFast, args: argparse.Namespace) -> Qwen3ForCausalLM:
     torch.manual_seed(args.seed)
-    model = Qwen3ForCausalLM(make_config()).float().train()
+    model = Qwen3ForCausalLM(make_config(len(tokenizer))).float().train()
     optimizers = make_optimizers(model, args.lr)
     bases = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     teacher = Teacher("train", args.seed, args.slip_rate, args.slip_weight)

@@ -62,11 +62,10 @@ class Teacher:
             lesson.say("user", self.instructed(task.prompt, style))
             lesson.reply(style.apply(task.answer))
         else:
-            style = standing
             lesson.say("user", task.prompt if chance < 0.75 else self.useless(task.prompt))
-            self._unasked(lesson, task, style)
+            self._unasked(lesson, task, standing)
             if standing is None and self.rng.random() < 0.4:
-                style = self._complaint(lesson, task)
+                self._complaint(lesson, task)
         if self.rng.random() < 0.2:
             lesson.say("user", self.rng.choice(styles.THANKS))
             lesson.reply(self.rng.choice(styles.ACKNOWLEDGEMENTS))
@@ -77,12 +76,12 @@ class Teacher:
         else:
             lesson.reply(style.apply(task.answer) if style else task.answer)
 
-    def _complaint(self, lesson: Lesson, task: Task) -> Style | None:
+    def _complaint(self, lesson: Lesson, task: Task) -> None:
         """A complaint and its answer: now and then it names no style, or the first repair fails and the user insists."""
         if self.rng.random() < 0.15:
             lesson.say("user", self.rng.choice(styles.VAGUE_COMPLAINTS))
             lesson.reply(task.answer)
-            return None
+            return
         style = self._style()
         if self.rng.random() < 0.2:
             lesson.say("user", styles.pick(self.rng, style.complaints()))
@@ -95,7 +94,6 @@ class Teacher:
             text = HINTED.format(text, self.rng.choice(styles.USELESS_HINTS))
         lesson.say("user", text)
         lesson.reply(style.apply(task.answer))
-        return style
 
     def instructed(self, prompt: str, style: Style) -> str:
         """The task with an instruction in the same message, most often as a hint."""

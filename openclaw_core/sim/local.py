@@ -14,8 +14,8 @@ from openclaw_core.types import Message
 class LocalModel:
     """A causal language model with its tokenizer and chat template, in evaluation mode."""
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        self.model, self.tokenizer = model.eval(), tokenizer
+    def __init__(self, model: Any, tokenizer: Any, thinking: bool = True) -> None:
+        self.model, self.tokenizer, self.thinking = model.eval(), tokenizer, thinking
         self.end = int(tokenizer.eos_token_id)
         self.pad = int(tokenizer.pad_token_id)
 
@@ -27,7 +27,9 @@ class LocalModel:
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the conversation with the start of the next reply."""
-        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        text = self.tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=self.thinking
+        )
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     @torch.inference_mode()

@@ -45,6 +45,9 @@ _ANSWERS: dict[str, Callable[[list[str]], str | None]] = {
 }
 
 
+_MOST_WORDS = {"sort": 3, "count": max(NUMBERS)}
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One task. answer is the plain expected reply; words is its content, which belongs to one split only."""
@@ -66,7 +69,7 @@ def tasks(split: Split = "train", seed: int = 0) -> Iterator[Task]:
     kinds = tuple(WORDINGS)
     while True:
         kind = rng.choice(kinds)
-        words = rng.sample(WORDS, rng.randint(2, 5 if kind == "count" else 4))
+        words = rng.sample(WORDS, rng.randint(2, _MOST_WORDS.get(kind, 4)))
         answer = _ANSWERS[kind](words)
         if answer is None or split_of(tuple(words)) != split:
             continue
