@@ -90,7 +90,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Pack, float], torch
 def adapt_varlen(varlen_attn: Callable[..., torch.Tensor]) -> Attend | None:
     """torch's varlen_attn as causal attention with grouped heads, whatever its generation calls these things.
 
-    None where it can't be causal. Where it has no grouped heads, keys and values are repeated.
+    None where it can't be causal. Before it had enable_gqa (torch 2.11) it took grouped heads as they are.
     """
     accepted = inspect.signature(varlen_attn).parameters
     options: dict[str, Any] = {}
@@ -100,8 +100,7 @@ def adapt_varlen(varlen_attn: Callable[..., torch.Tensor]) -> Attend | None:
         options["is_causal"] = True
     else:
         return None
-    grouped = "enable_gqa" in accepted
-    if grouped:
+    if "enable_gqa" in accepted:
         options["enable_gqa"] = True
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, scale: float) -> torch.Tensor:
@@ -109,8 +108,6 @@ def adapt_varlen(varlen_attn: Callable[..., torch.Tensor]) -> Attend | None:
             options["scale"] = scale
         else:
             q = q * (scale * math.sqrt(q.shape[-1]))
-        if not grouped and q.shape[1] != k.shape[1]:
-            k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], dim=1) for t in (k, v))
         return varlen_attn(q, k, v, pack.cu_seqlens, pack.cu_seqlens, pack.max_length, pack.max_length, **options)
 
     return attend

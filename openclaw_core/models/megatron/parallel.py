@@ -6,7 +6,6 @@ import datetime
 import random
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -85,14 +84,12 @@ def start(meeting: Rendezvous, sizes: ParallelSizes, *, seed: int, timeout_s: fl
     store = meeting.store or dist.TCPStore(
         meeting.address, meeting.port, meeting.world, is_master=meeting.rank == 0, timeout=timeout, wait_for_workers=False
     )
-    options: dict[str, Any] = {"device_id": device} if cuda else {}
     dist.init_process_group(
         "nccl" if cuda else "gloo",
         store=store,
         rank=meeting.rank,
         world_size=meeting.world,
         timeout=timeout,
-        **options,
     )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=sizes.tensor,

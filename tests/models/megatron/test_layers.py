@@ -28,15 +28,15 @@ def newest(query, key, value, cu_q, cu_k, max_q, max_k, *, scale=None, window_si
     return varlen(query, key, value, cu_q, scale, window_size == (-1, 0), enable_gqa)
 
 
-def without_groups(query, key, value, cu_q, cu_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
-    return varlen(query, key, value, cu_q, scale, window_size == (-1, 0), False)
+def without_flag(query, key, value, cu_q, cu_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+    return varlen(query, key, value, cu_q, scale, window_size == (-1, 0), True)
 
 
 def oldest(query, key, value, cu_q, cu_k, max_q, max_k, is_causal=False):
-    return varlen(query, key, value, cu_q, 1 / math.sqrt(query.shape[-1]), is_causal, False)
+    return varlen(query, key, value, cu_q, 1 / math.sqrt(query.shape[-1]), is_causal, True)
 
 
-@pytest.mark.parametrize("generation", [newest, without_groups, oldest])
+@pytest.mark.parametrize("generation", [newest, without_flag, oldest])
 @pytest.mark.parametrize("scale", [0.25, 0.1])
 def test_generations_of_varlen_attn(generation, scale):
     q, k, v = torch.randn(8, 4, 16), torch.randn(8, 2, 16), torch.randn(8, 2, 16)
