@@ -116,7 +116,8 @@ class Loop:
     def _step(self, step: int, batch: list[Sample], before: dict[str, float]) -> None:
         with self.progress.timed("teacher"):
             scores = self.scores.of(batch)
-        self.fleet.pause()
+        with self.progress.timed("pause"):
+            self.fleet.pause()
         result, scores = self._train(batch, scores)
         self.store.mark_trained([s.sample_id for s in batch], step)
         self.scores.forget(batch)
@@ -124,19 +125,24 @@ class Loop:
             self.fleet.push_weights(step)
         lags = [self.version - s.weight_version for s in batch]
         self.version = self.progress.step = self.progress.weight_version = step
-        self.fleet.resume(step)
         with self.progress.timed("dump"):
             self.keeper.dump(step, batch, scores, result)
+        metrics = self.keeper.metrics(batch, result, lags, self.scores.take_tokens())
         if step % self.config.train.save_every == 0 or step == self.config.train.steps:
             self._save()
-        metrics = self.keeper.metrics(batch, result, lags, self.scores.take_tokens())
         if self.config.users is not None and (step % self.config.users.eval_every == 0 or step == self.config.train.steps):
             metrics |= self._reading(step)
+        self._let_in(step)
         self.progress.metrics = {name: metrics.get(name) for name in ("loss/total", "loss/grpo", "loss/opd", "batch/reward")}
         spent = {f"seconds/{stage}": total - before.get(stage, 0.0) for stage, total in self.progress.seconds.items()}
         self.keeper.write(step, metrics | {name: value for name, value in spent.items() if value > 0})
         self.job.run.update(step=step, weight_version=step)
         self._show(now=True)
+
+    def _let_in(self, step: int) -> None:
+        """Requests go on, unless the next batch waits already: more samples would only grow stale."""
+        if step < self.config.train.steps and self.store.ready_count() < self.config.train.batch_size:
+            self.fleet.resume(step)
 
     def _train(self, batch: list[Sample], scores: list[TeacherScores]) -> tuple[StepResult, list[TeacherScores]]:
         if self.scores.needs.at_student:

@@ -106,7 +106,7 @@ class Fleet:
 
     def _ranks(self, role: str, cls: type) -> list[Any]:
         world = len(self.plan.roles[role].processes)
-        arguments = [(self.run, index, world, self.plan.nodes == 1) for index in range(world)]
+        arguments = [(self.run, index, world, self.plan.nodes == 1, self.plan.device) for index in range(world)]
         return self._place(role, cls, *arguments)
 
     def _setup(self, ranks: list[Any], source: str, *rest: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from .runfolder import RunFolder
 
 REPORT_VERSION = 1
 FUNNEL = ("received", "main", "answered", "closed", "judged", "hinted", "sampled", "scored", "trained")
-STAGES = ("start", "collect", "teacher", "old", "train", "sync", "dump", "save", "eval")
+STAGES = ("start", "collect", "teacher", "pause", "old", "train", "sync", "dump", "save", "eval")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,22 +29,14 @@ from openclaw_core.loss.vocab import VocabShard
 from openclaw_core.models.architecture import Architecture
 from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import DTYPES, PackedGPT, build_model
-from openclaw_core.models.megatron.core import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    OptimizerConfig,
-    finalize_model_grads,
-    get_forward_backward_func,
-    get_megatron_optimizer,
-    get_standard_config_overrides,
-    parallel_state,
-)
+from openclaw_core.models.megatron.core import get_forward_backward_func, parallel_state
 from openclaw_core.models.megatron.logits import logprobs_at, row_chunks
 from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
 from openclaw_core.models.megatron.weights import fingerprint, load_weights
 from openclaw_core.run import trainer_checkpoint as checkpoint
 from openclaw_core.run.results import OldPass, StepResult
 from openclaw_core.run.trainer_batch import MicroBatch, agree, concat_stats, dump_arrays, split_batch
+from openclaw_core.run.trainer_optimizer import distribute, make_optimizer
 from openclaw_core.types import Sample, TeacherScores, TopK
 
 UNTRAINABLE = "The batch can't be trained on; weights are unchanged."
@@ -83,8 +75,8 @@ class Trainer:
         if self.needs.reference:
             self.reference = build_model(arch, sizes, dtype, device=self.device, trainable=False)
             load_weights(self.reference, source)
-        self.ddp = _distribute(self.model)
-        self.optimizer = _make_optimizer(self.ddp, optimizer, dtype)
+        self.ddp = distribute(self.model)
+        self.optimizer = make_optimizer(self.ddp, optimizer, dtype)
         columns = self.model.columns
         self.shard = VocabShard(columns.start, columns.size, columns.real, columns.group)
         self._prepared: tuple[tuple[str, ...], list[MicroBatch]] | None = None
@@ -327,54 +319,6 @@ class _Clock:
             torch.cuda.synchronize(self.device)
         now = time.monotonic()
         self.seconds[name], self.start = now - self.start, now
-
-
-def _distribute(model: PackedGPT) -> Any:
-    config = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True,
-        use_distributed_optimizer=True,
-        overlap_grad_reduce=False,
-        overlap_param_gather=False,
-        check_for_nan_in_grad=False,
-        average_in_collective=False,
-    )
-    ddp = DistributedDataParallel(config=model.config, ddp_config=config, module=model)
-    model.config.no_sync_func = ddp.no_sync
-    model.config.finalize_model_grads_func = finalize_model_grads
-    return ddp
-
-
-def _make_optimizer(ddp: Any, settings: Optimizer, dtype: torch.dtype) -> Any:
-    """megatron's Adam over shards of the data-parallel ranks; norms and biases without weight decay."""
-    config = OptimizerConfig(
-        optimizer="adam",
-        lr=settings.lr,
-        min_lr=settings.lr,
-        adam_beta1=settings.beta1,
-        adam_beta2=settings.beta2,
-        adam_eps=settings.eps,
-        weight_decay=settings.weight_decay,
-        decoupled_weight_decay=True,
-        clip_grad=settings.clip_grad,
-        use_distributed_optimizer=True,
-        overlap_param_gather=False,
-        params_dtype=dtype,
-        bf16=dtype == torch.bfloat16,
-        fp16=False,
-        log_num_zeros_in_grad=False,
-    )
-    optimizer = get_megatron_optimizer(config, [ddp], config_overrides=get_standard_config_overrides(config))
-    apply_settings(optimizer, settings)
-    return optimizer
-
-
-def apply_settings(optimizer: Any, settings: Optimizer) -> None:
-    """Constant learning rate and weight decay into every parameter group; a loaded checkpoint doesn't override them."""
-    for group in optimizer.param_groups:
-        group["lr"] = settings.lr * group.get("lr_mult", 1.0)
-        group["weight_decay"] = settings.weight_decay * group.get("wd_mult", 1.0)
-        group["betas"] = (settings.beta1, settings.beta2)
-        group["eps"] = settings.eps
 
 
 def _per_sample(batch: MicroBatch, stats: RowStats) -> dict[str, OldPass]:

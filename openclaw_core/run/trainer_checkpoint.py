@@ -22,6 +22,7 @@ from openclaw_core.errors import UserError
 from openclaw_core.models.megatron.builder import DTYPES
 from openclaw_core.models.megatron.core import CheckpointingException, dist_checkpointing
 from openclaw_core.models.megatron.hf_weights import hf_shapes, whole_tensors
+from openclaw_core.run.trainer_optimizer import apply_settings
 
 if TYPE_CHECKING:
     from openclaw_core.run.trainer import Trainer
@@ -60,8 +61,6 @@ def load(trainer: Trainer, folder: Path) -> int:
         raise UserError(f"{folder} can't be continued from: {error}.", "Resume with the model that it was saved with.") from error
     trainer.model.load_state_dict(loaded["model"], strict=False)
     trainer.optimizer.load_state_dict(loaded["optimizer"])
-    from openclaw_core.run.trainer import apply_settings
-
     apply_settings(trainer.optimizer, trainer.optimizer_settings)
     _set_random_state(loaded["trainer"]["random"])
     return int(loaded["trainer"]["step"])
@@ -149,7 +148,7 @@ def _random_state() -> dict[str, Any]:
     version, internal, gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),
-        "numpy": [str(name), keys.tolist(), *rest],
+        "numpy": [str(name), np.asarray(keys).tolist(), *rest],
         "python": [version, list(internal), gauss],
     }
 

@@ -65,6 +65,7 @@ TABLE = (
     Metric("teacher/tokens", "tokens", "Tokens that the teacher forwarded for the step."),
     Metric("seconds/collect", "s", "Waiting for the batch to fill."),
     Metric("seconds/teacher", "s", "Waiting for the teacher's scores."),
+    Metric("seconds/pause", "s", "Waiting for replies under way once the gate is closed."),
     Metric("seconds/old", "s", "Old pass: log-probs and top-K of the student before the step."),
     Metric("seconds/train", "s", "Forward, backward and optimizer."),
     Metric("seconds/sync", "s", "New weights to the engines."),

@@ -17,10 +17,13 @@ class RankActor:
 
     role = ""
 
-    def __init__(self, run: RunFolder, index: int, world: int, one_machine: bool) -> None:
+    def __init__(self, run: RunFolder, index: int, world: int, one_machine: bool, device: str) -> None:
         enter(run, self.role, index)
         if one_machine:
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        if device == "cpu":
+            # megatron decorates small functions for torch.compile, whose import alone takes a second.
+            os.environ["TORCHDYNAMO_DISABLE"] = "1"
         self.run, self.index, self.world, self.one_machine = run, index, world, one_machine
 
     def meeting_point(self) -> tuple[str, int]:

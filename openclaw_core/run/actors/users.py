@@ -7,12 +7,16 @@ import os
 import threading
 from collections.abc import Sequence
 from itertools import cycle, islice
+from typing import TYPE_CHECKING
 
 from openclaw_core.config.schema import Config
 from openclaw_core.errors import UserError
 from openclaw_core.run.actors.process import enter
 from openclaw_core.run.runfolder import RunFolder
 from openclaw_core.types import Message
+
+if TYPE_CHECKING:
+    from openclaw_core.rollout.template import ChatTemplate
 
 READERS = 32
 
@@ -23,6 +27,7 @@ class UsersActor:
     def __init__(self, run: RunFolder, config: Config) -> None:
         enter(run, "users", 0)
         self.config = config
+        self._template: ChatTemplate | None = None
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -59,7 +64,12 @@ class UsersActor:
 
     def evaluate(self, engine_urls: Sequence[str]) -> tuple[float, float, int]:
         """Preference rate, solved rate and number of held-out tasks, without any hint, asked of the engines directly."""
-        return asyncio.run(_evaluate(self.config, engine_urls))
+        from openclaw_core.rollout.template import ChatTemplate
+
+        if self._template is None:
+            assert self.config.student.hf is not None
+            self._template = ChatTemplate.from_folder(self.config.student.hf, thinking=self.config.rollout.thinking)
+        return asyncio.run(_evaluate(self.config, self._template, engine_urls))
 
     def stop(self) -> None:
         """Users finish the request under way and leave."""
@@ -69,17 +79,14 @@ class UsersActor:
 
 
 # A coroutine among the methods would make Ray run the actor in an event loop, so it stands outside.
-async def _evaluate(config: Config, engine_urls: Sequence[str]) -> tuple[float, float, int]:
+async def _evaluate(config: Config, template: ChatTemplate, engine_urls: Sequence[str]) -> tuple[float, float, int]:
     from openclaw_core.rollout.engines.client import EngineClient
-    from openclaw_core.rollout.template import ChatTemplate
     from openclaw_core.sim.measure import evaluate
     from openclaw_core.sim.styles import STYLES
     from openclaw_core.sim.tasks import tasks
 
     settings, rollout = config.users, config.rollout
     assert settings is not None
-    assert config.student.hf is not None
-    template = ChatTemplate.from_folder(config.student.hf, thinking=rollout.thinking)
     clients = [EngineClient(url) for url in engine_urls]
     turn, places = cycle(clients), asyncio.Semaphore(READERS)
     parameters = {
