@@ -61,12 +61,22 @@ def bundles_of(plan: Plan, config: Config) -> list[Bundle]:
     return found
 
 
+def _show_devices(config: Config) -> None:
+    """Ray, and every process it starts, sees the devices that the plan may use: none on a CPU run, whatever the machine has."""
+    allowed = config.partition.allowed_devices
+    if config.partition.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif allowed is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, allowed))
+
+
 class Fleet:
     """Started by start(), ended by stop(). Methods block; those that return references don't."""
 
     def __init__(self, run: RunFolder, plan: Plan, config: Config) -> None:
         self.run, self.plan, self.config = run, plan, config
         self.timeout_s = START_TIMEOUT_S[plan.device]
+        _show_devices(config)
         self.cluster = Cluster(run.path, bundles_of(plan, config))
         self.engine_urls: list[str] = []
         self.proxy_url = ""

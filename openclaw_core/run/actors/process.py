@@ -1,4 +1,4 @@
-"""What every actor does first: its own log file, no network look-ups, and a record in the run's manifest."""
+"""What every actor does first: its own log file, no network look-ups, and a record in the run's manifest, physical devices included."""
 
 from __future__ import annotations
 
@@ -21,3 +21,5 @@ def enter(run: RunFolder, role: str, index: int) -> None:
     record = ProcessRecord.of(name, os.getpid())
     if record is not None:
         run.add_processes(record)
+    if devices := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        run.update(facts={f"devices of {name}": devices})
