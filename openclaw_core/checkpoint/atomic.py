@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,12 +17,15 @@ _MARKS = {"config.json", ".metadata", "metadata.json", TRACKER, MANIFEST}
 
 
 @contextmanager
-def new_folder(target: Path, *, overwrite: bool, needed_bytes: int) -> Iterator[Path]:
+def new_folder(
+    target: Path, *, overwrite: bool, needed_bytes: int, resumable: Callable[[Path], bool] = lambda partial: False
+) -> Iterator[Path]:
     """Yields a temporary sibling of target; when the block ends well it takes target's place in one rename.
 
     An existing target is refused unless overwrite; then it is kept until the new one is complete. What an interrupted
-    run left behind is removed first; one that is still being written is refused. Raises UserError for all of this and
-    when the disk has less than needed_bytes free.
+    run left behind is removed first, unless resumable(partial) says that it can be gone on from; one that is still being
+    written is refused. Raises UserError for all of this and when the disk has less than needed_bytes free. A block that
+    ends by KeyboardInterrupt or for want of room leaves the sibling for the next run.
     """
     partial, old = target.with_name(f".{target.name}{PARTIAL}"), target.with_name(f".{target.name}{OLD}")
     _make_parent(target)
@@ -32,11 +35,12 @@ def new_folder(target: Path, *, overwrite: bool, needed_bytes: int) -> Iterator[
         if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
             raise UserError(f"{target} exists.", "Choose another place, or pass --overwrite.")
         _check_replaceable(target)
-        for leftover in (partial, old):
+        keep = partial.exists() and resumable(partial)
+        for leftover in (old,) if keep else (partial, old):
             if leftover.exists():
                 shutil.rmtree(leftover)
-        _check_disk(target, needed_bytes)
-        partial.mkdir()
+        _check_disk(target, needed_bytes - (_allocated(partial) if keep else 0))
+        partial.mkdir(exist_ok=True)
         try:
             yield partial
             _sync_tree(partial)
@@ -44,8 +48,9 @@ def new_folder(target: Path, *, overwrite: bool, needed_bytes: int) -> Iterator[
                 target.rename(old)
             partial.rename(target)
             sync(target.parent)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt | OSError) or not resumable(partial):
+                shutil.rmtree(partial, ignore_errors=True)
             raise
         if old.exists():
             shutil.rmtree(old)
@@ -95,6 +100,11 @@ def _check_disk(target: Path, needed: int) -> None:
             f"{target.parent} has {free / 1e9:.1f} GB free, the result takes {needed / 1e9:.1f} GB.",
             "Make room or choose another disk.",
         )
+
+
+def _allocated(folder: Path) -> int:
+    """Bytes on disk that a folder's files take up already; holes don't count."""
+    return sum((Path(place) / name).stat().st_blocks * 512 for place, _, files in os.walk(folder) for name in files)
 
 
 def _sync_tree(folder: Path) -> None:

@@ -65,7 +65,10 @@ class HfReader:
 
     def read(self, name: str, rows: tuple[int, int] | None = None) -> torch.Tensor:
         """A tensor, or its rows [start, stop), mapped from the file: freed with the tensor, no copy held."""
-        entry = self.entries[name]
+        return self._map(self.entries[name], rows)
+
+    @staticmethod
+    def _map(entry: Entry, rows: tuple[int, int] | None) -> torch.Tensor:
         shape, start, stop = entry.shape, entry.start, entry.stop
         if rows is not None:
             row_bytes = (entry.stop - entry.start) // entry.shape[0]
@@ -183,11 +186,18 @@ class HfWriter:
     """Writes a folder's safetensors: all headers first, then any rows of any tensor in any order.
 
     shapes maps names to (shape, dtype); files hold at most max_file_bytes each, with an index when there are several.
+    With resumed, files that an earlier writer of the same shapes left are gone on with.
     """
 
     def __init__(
-        self, folder: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], max_file_bytes: int = MAX_FILE_BYTES
+        self,
+        folder: Path,
+        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]],
+        max_file_bytes: int = MAX_FILE_BYTES,
+        *,
+        resumed: bool = False,
     ) -> None:
+        self._flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if resumed else os.O_EXCL)
         self._entries: dict[str, Entry] = {}
         self._handles: dict[Path, int] = {}
         groups = list(_grouped(shapes, max_file_bytes))
@@ -230,7 +240,7 @@ class HfWriter:
             position = stop
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        handle = os.open(path, self._flags, 0o644)
         self._handles[path] = handle
         os.write(handle, struct.pack("<Q", len(text)) + text)
         os.ftruncate(handle, 8 + len(text) + position)

@@ -5,4 +5,5 @@ from __future__ import annotations
 MANIFEST = "openclaw.json"
 HF_FOLDER = "hf"
 TRACKER = "latest_checkpointed_iteration.txt"
+JOURNAL = "journal.jsonl"
 PARTIAL, OLD, LOCK = ".partial", ".old", ".lock"

@@ -1,22 +1,17 @@
-"""torch_dist folders: boxes of stored tensors read one at a time, and folders written box by box. No process group."""
+"""Boxes of stored tensors, read from torch_dist folders one at a time. No process group."""
 
 from __future__ import annotations
 
 import io
-import json
+import itertools
 import math
-import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, save
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 
-from openclaw_core.checkpoint.metadata import Chunk, Contents, Opaque, read_contents
+from openclaw_core.checkpoint.metadata import Chunk, Contents, Opaque, Stored, read_contents
 from openclaw_core.checkpoint.saved_tensor import map_saved_tensor
 from openclaw_core.checkpoint.sniff import resolve
 from openclaw_core.errors import UserError
@@ -28,18 +23,22 @@ class TorchDistReader:
     """Reads boxes of the tensors of one torch_dist folder (the one with .metadata), mapped from its files.
 
     contents lists everything stored; optimizer state is in it under its own names and is read only when asked for.
+    A folder that has no index yet is read with the contents given.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, contents: Contents | None = None) -> None:
         self.folder = folder
-        self.contents: Contents = read_contents(folder)
+        self.contents: Contents = contents or read_contents(folder)
+        self._near: dict[str, _Near] = {}
 
     def read(self, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
         """The box [offsets, offsets + sizes) of a stored tensor; raises UserError when a part of it isn't stored."""
         stored = self.contents.tensors[name]
         out: torch.Tensor | None = None
         covered = 0
-        for chunk in stored.chunks:
+        if name not in self._near:
+            self._near[name] = _Near(stored)
+        for chunk in self._near[name].chunks(offsets, sizes):
             low = tuple(max(a, b) for a, b in zip(offsets, chunk.offsets, strict=True))
             high = tuple(min(a + n, b + m) for a, n, b, m in zip(offsets, sizes, chunk.offsets, chunk.sizes, strict=True))
             if any(h <= lo for lo, h in zip(low, high, strict=True)):
@@ -87,6 +86,22 @@ class TorchDistReader:
         return tensor
 
 
+class _Near:
+    """Finds the chunks that can touch a box without looking at all of them: there is one per layer and expert."""
+
+    def __init__(self, stored: Stored) -> None:
+        rank = len(stored.shape)
+        self._depth = next((axis for axis in range(rank) if any(chunk.sizes[axis] != 1 for chunk in stored.chunks)), rank)
+        self._chunks: dict[tuple[int, ...], list[Chunk]] = {}
+        for chunk in stored.chunks:
+            self._chunks.setdefault(chunk.offsets[: self._depth], []).append(chunk)
+
+    def chunks(self, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Chunk]:
+        ranges = [range(start, start + size) for start, size in zip(offsets, sizes, strict=True)]
+        for key in itertools.product(*ranges[: self._depth]):
+            yield from self._chunks.get(key, ())
+
+
 def _load_common(source: Path | io.BytesIO, where: str) -> dict[str, Any]:
     """Megatron's own classes are stood in for: only plain values, tensors and namespaces are of use here."""
     from argparse import Namespace
@@ -107,74 +122,6 @@ def _load_common(source: Path | io.BytesIO, where: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-@dataclass(frozen=True)
-class Part:
-    """One box to be written: where it lies, and the function that produces it when its turn comes."""
-
-    name: str
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    produce: Callable[[], torch.Tensor]
-
-
-def write_folder(
-    folder: Path,
-    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]],
-    parts: Iterable[Part],
-    objects: dict[str, bytes],
-    common: dict[str, Any],
-) -> None:
-    """Writes the tensors of shapes, box by box, and everything else that megatron-core expects beside them.
-
-    parts must tile every tensor of shapes; each is produced only when it is written. Files are synced to disk.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    writer = FileSystemWriter(folder, sync_files=True, thread_count=1)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        save({}, storage_writer=writer, planner=_LazyPlanner(shapes, list(parts), objects), no_dist=True)
-    torch.save(common, folder / "common.pt")
-    metadata = {
-        "sharded_backend": "torch_dist",
-        "sharded_backend_version": 1,
-        "common_backend": "torch",
-        "common_backend_version": 1,
-    }
-    (folder / "metadata.json").write_text(json.dumps(metadata), encoding="utf-8")
-
-
-class _LazyPlanner(DefaultSavePlanner):
-    """Announces every box with its place in the whole tensor, and makes its data when the writer comes to it."""
-
-    def __init__(
-        self, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], parts: list[Part], objects: dict[str, bytes]
-    ) -> None:
-        super().__init__(flatten_state_dict=False)
-        self._shapes = shapes
-        self._parts = {(part.name, part.offsets): part for part in parts}
-        self._objects = objects
-
-    def create_local_plan(self) -> SavePlan:
-        items = [WriteItem(index=MetadataIndex(name), type=WriteItemType.BYTE_IO) for name in self._objects]
-        for part in self._parts.values():
-            shape, dtype = self._shapes[part.name]
-            box = ChunkStorageMetadata(torch.Size(part.offsets), torch.Size(part.sizes))
-            data = TensorWriteData(box, TensorProperties(dtype=dtype), torch.Size(shape))
-            items.append(WriteItem(index=MetadataIndex(part.name, box.offsets), type=WriteItemType.SHARD, tensor_data=data))
-        self.plan = SavePlan(items)
-        return self.plan
-
-    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        name = write_item.index.fqn
-        if write_item.type == WriteItemType.BYTE_IO:
-            return io.BytesIO(self._objects[name])
-        part = self._parts[name, tuple(write_item.index.offset or ())]
-        tensor = part.produce()
-        if tuple(tensor.shape) != part.sizes or tensor.dtype != self._shapes[name][1]:
-            raise AssertionError(f"{name} at {part.offsets}: {tuple(tensor.shape)} {tensor.dtype}, announced {part.sizes}")
-        return tensor
-
-
 def empty_extra_state() -> bytes:
     """What megatron stores as a layer's extra state when there is none: a list with one None."""
     buffer = io.BytesIO()
@@ -182,4 +129,4 @@ def empty_extra_state() -> bytes:
     return buffer.getvalue()
 
 
-__all__ = ["Part", "TorchDistReader", "empty_extra_state", "resolve", "write_folder"]
+__all__ = ["TorchDistReader", "empty_extra_state", "resolve"]

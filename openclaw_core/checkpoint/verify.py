@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -15,7 +14,14 @@ from openclaw_core.checkpoint.mapping import Mapping, Unit
 from openclaw_core.checkpoint.torch_dist import TorchDistReader
 
 Progress = Callable[[str, int, int], None]
+Each = Callable[[int], None]
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class HfSide(Protocol):
+    """Tensors by Hugging Face name, or rows [start, stop) of them."""
+
+    def read(self, name: str, rows: tuple[int, int] | None = None) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -30,50 +36,69 @@ class TensorCheck:
     equal: bool
 
 
-def compare(
-    mapping: Mapping, hf: HfReader, stored: TorchDistReader, made: Literal["hf", "torch_dist"], progress: Progress | None = None
-) -> tuple[TensorCheck, ...]:
+def compare_units(
+    units: Iterable[Unit],
+    hf: HfSide,
+    stored: TorchDistReader,
+    made: Literal["hf", "torch_dist"],
+    each: Each = lambda nbytes: None,
+) -> list[TensorCheck]:
     """Unpacks every box of the torch_dist side and compares it with the Hugging Face side, bitwise.
 
-    made is the side that the conversion wrote: the other one is cast to its dtype first, and it is the one hashed.
-    Padding must be zero on a side that we wrote. Holds one unit in memory.
+    units must hold all slices of every tensor that they touch, in order. made is the side that the conversion wrote: the
+    other one is cast to its dtype first, and it is the one hashed. Padding must be zero on a side that we wrote. Holds one
+    unit in memory. each is told the bytes of every box.
     """
-    digests = {name: hashlib.sha256() for name in mapping.hf}
-    equal = dict.fromkeys(mapping.hf, True)
-    dtypes: dict[str, str] = {}
-    total = sum(_nbytes(stored, unit) for unit in mapping.units)
-    done = 0
-    for unit in mapping.units:
+    found: dict[str, _Running] = {}
+    for unit in units:
         box = stored.read(unit.stored, unit.offsets, unit.sizes)
         if not unit.slices and made == "torch_dist" and box.count_nonzero():
-            equal[next(name for name, target in mapping.sources.items() if target == unit.stored)] = False
+            found.setdefault(f"{unit.stored} (padding)", _Running(unit.stored, str(box.dtype))).equal = False
         for part, source in zip(unit.unpack(box), unit.slices, strict=True):
             other = hf.read(source.name, source.rows)
             written, origin = (part, other) if made == "torch_dist" else (other, part)
-            dtypes[source.name] = str(written.dtype).removeprefix("torch.")
             written = written.contiguous()
-            digests[source.name].update(_memory(written))
-            equal[source.name] &= same_bits(written, origin.to(written.dtype))
-        done += box.nbytes
-        if progress is not None:
-            progress("verify", done, total)
-    return tuple(
-        TensorCheck(name, mapping.sources[name], shape, dtypes[name], digests[name].hexdigest(), equal[name])
-        for name, shape in mapping.hf.items()
-    )
+            running = found.setdefault(source.name, _Running(unit.stored, str(written.dtype)))
+            running.digest.update(_memory(written))
+            running.equal &= same_bits(written, origin.to(written.dtype))
+            running.add(tuple(written.shape))
+        each(box.nbytes)
+    return [one.check(name) for name, one in found.items()]
+
+
+def hash_units(units: Iterable[Unit], side: HfSide | TorchDistReader, each: Each = lambda nbytes: None) -> dict[str, str]:
+    """SHA-256 of the tensors of these units on one side, by Hugging Face name; a torch_dist's are unpacked first."""
+    digests: dict[str, Any] = {}
+    for unit in units:
+        if isinstance(side, TorchDistReader):
+            box = side.read(unit.stored, unit.offsets, unit.sizes)
+            parts = unit.unpack(box)
+        else:
+            parts = [side.read(source.name, source.rows) for source in unit.slices]
+        for part, source in zip(parts, unit.slices, strict=True):
+            digests.setdefault(source.name, hashlib.sha256()).update(_memory(part.contiguous()))
+        each(sum(part.nbytes for part in parts))
+    return {name: digest.hexdigest() for name, digest in digests.items()}
 
 
 def hash_tensors(mapping: Mapping, side: HfReader | TorchDistReader) -> dict[str, str]:
-    """SHA-256 of every Hugging Face tensor of one side, by name; a torch_dist's are unpacked first."""
-    digests = {name: hashlib.sha256() for name in mapping.hf}
-    for unit in mapping.units:
-        if isinstance(side, HfReader):
-            parts = [side.read(source.name, source.rows) for source in unit.slices]
-        else:
-            parts = unit.unpack(side.read(unit.stored, unit.offsets, unit.sizes))
-        for part, source in zip(parts, unit.slices, strict=True):
-            digests[source.name].update(_memory(part.contiguous()))
-    return {name: digest.hexdigest() for name, digest in digests.items()}
+    """SHA-256 of every Hugging Face tensor of one side, by name."""
+    return hash_units(mapping.units, side)
+
+
+class _Running:
+    """What is known of a tensor whose slices are being compared."""
+
+    def __init__(self, stored: str, dtype: str) -> None:
+        self.stored, self.dtype, self.equal = stored, dtype.removeprefix("torch."), True
+        self.shape: tuple[int, ...] = ()
+        self.digest = hashlib.sha256()
+
+    def add(self, shape: tuple[int, ...]) -> None:
+        self.shape = (self.shape[0] + shape[0], *shape[1:]) if self.shape else shape
+
+    def check(self, name: str) -> TensorCheck:
+        return TensorCheck(name, self.stored, self.shape, self.dtype, self.digest.hexdigest(), self.equal)
 
 
 def _memory(tensor: torch.Tensor) -> memoryview:
@@ -84,7 +109,3 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors of one dtype hold the same bits."""
     integers = _INTEGERS[a.element_size()]
     return a.dtype == b.dtype and torch.equal(a.contiguous().view(integers), b.contiguous().view(integers))
-
-
-def _nbytes(stored: TorchDistReader, unit: Unit) -> int:
-    return math.prod(unit.sizes) * stored.contents.tensors[unit.stored].dtype.itemsize

@@ -16,8 +16,9 @@ import torch
 
 from openclaw_core.checkpoint import convert as module
 from openclaw_core.checkpoint.convert import convert, plan_conversion
+from openclaw_core.checkpoint.dist_writer import Part, write_folder
 from openclaw_core.checkpoint.manifest import carry, read_manifest
-from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve, write_folder
+from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 from openclaw_core.errors import Findings, UsageError, UserError
 
 
@@ -212,18 +213,19 @@ def test_a_tensor_that_differs_after_writing_fails_and_leaves_the_old_one(make_h
     source = make_hf()
     run(source, tmp_path / "td")
     before = sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "td").rglob("*"))
-    honest = module.write_folder
+    honest = module.write_file
 
-    def flipping(folder, *rest):
-        honest(folder, *rest)
-        place = TorchDistReader(folder).contents.tensors["decoder.layers.mlp.linear_fc2.weight"].chunks[1]
-        with (folder / place.file).open("r+b") as file:
+    def flipping(path, *rest):
+        places = honest(path, *rest)
+        place = next(p for p in places if p.name == "decoder.layers.mlp.linear_fc2.weight" and p.offsets[0] == 1)
+        with path.open("r+b") as file:
             file.seek(place.start + place.length // 2)
             byte = file.read(1)
             file.seek(-1, 1)
             file.write(bytes([byte[0] ^ 1]))
+        return places
 
-    monkeypatch.setattr(module, "write_folder", flipping)
+    monkeypatch.setattr(module, "write_file", flipping)
     with pytest.raises(Findings, match=r"1 of 35 tensors differ(.|\n)*model\.layers\.1\.mlp\.down_proj\.weight"):
         run(source, tmp_path / "td", overwrite=True)
     assert sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "td").rglob("*")) == before
@@ -292,7 +294,7 @@ def test_layouts_with_a_tensor_per_layer_and_optimizer_state(make_hf, read_hf, t
             for key, value in pieces.items():
                 for prefix in ("", "optimizer.state.exp_avg."):
                     shapes[prefix + key] = (tuple(value.shape), value.dtype)
-                    parts.append(module.Part(prefix + key, (0,) * value.dim(), tuple(value.shape), lambda value=value: value))
+                    parts.append(Part(prefix + key, (0,) * value.dim(), tuple(value.shape), lambda value=value: value))
     write_folder(tmp_path / "other", shapes, parts, {}, {})
     done = run(tmp_path / "other", tmp_path / "back", hf_config=source)
     assert same(read_hf(source), read_hf(tmp_path / "back"))

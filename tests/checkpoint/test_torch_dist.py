@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from openclaw_core.checkpoint.convert import convert, plan_conversion
-from openclaw_core.checkpoint.torch_dist import Part, TorchDistReader, resolve, write_folder
+from openclaw_core.checkpoint.dist_writer import Part, write_folder
+from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 from openclaw_core.errors import UserError
 
 

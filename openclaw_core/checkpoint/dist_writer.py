@@ -1,0 +1,123 @@
+"""Writes torch_dist folders: files of boxes, each produced when its turn comes, then the index that ties them together."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch.distributed.checkpoint import filesystem
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from openclaw_core.checkpoint.metadata import Chunk, Contents, Stored
+
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One box to be written: where it lies, and the function that produces it when its turn comes."""
+
+    name: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    produce: Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A box that was written, and the bytes of its file that hold it."""
+
+    name: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    start: int
+    length: int
+
+
+def file_name(number: int) -> str:
+    """torch's name for a data file of rank 0."""
+    return f"__0_{number}.distcp"
+
+
+def write_file(path: Path, shapes: Shapes, parts: Iterable[Part]) -> list[Place]:
+    """Writes boxes one after the other, holding one at a time. Not synced: a caller that needs that syncs the file."""
+    places = []
+    with path.open("wb") as file:
+        for part in parts:
+            start = file.tell()
+            tensor = part.produce()
+            if tuple(tensor.shape) != part.sizes or tensor.dtype != shapes[part.name][1]:
+                raise AssertionError(f"{part.name} at {part.offsets}: {tuple(tensor.shape)} {tensor.dtype}, not {part.sizes}")
+            torch.save(tensor, file)
+            places.append(Place(part.name, part.offsets, part.sizes, start, file.tell() - start))
+    return places
+
+
+def contents_of(shapes: Shapes, files: dict[str, list[Place]]) -> Contents:
+    """What the boxes of these files make up, as a reader needs it before there is an index."""
+    chunks: dict[str, list[Chunk]] = {}
+    for name, places in files.items():
+        for place in places:
+            chunks.setdefault(place.name, []).append(Chunk(place.offsets, place.sizes, name, place.start, place.length))
+    return Contents({name: Stored(*shapes[name], tuple(found)) for name, found in chunks.items()}, {})
+
+
+def write_index(
+    folder: Path, shapes: Shapes, files: dict[str, list[Place]], objects: dict[str, bytes], common: dict[str, Any]
+) -> None:
+    """Objects, common state and, last, .metadata: everything that megatron-core expects beside the files of boxes."""
+    name = file_name(len(files))
+    entries: dict[str, Any] = {}
+    storage: dict[MetadataIndex, _StorageInfo] = {}
+    if objects:
+        with (folder / name).open("wb") as file:
+            for key, data in objects.items():
+                entries[key] = BytesStorageMetadata()
+                storage[MetadataIndex(key)] = _StorageInfo(name, file.tell(), len(data))
+                file.write(data)
+            _sync(file)
+    for key, stored in contents_of(shapes, files).tensors.items():
+        boxes = [ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes)) for chunk in stored.chunks]
+        entries[key] = TensorStorageMetadata(TensorProperties(dtype=stored.dtype), torch.Size(stored.shape), boxes)
+        for number, (box, chunk) in enumerate(zip(boxes, stored.chunks, strict=True)):
+            storage[MetadataIndex(key, box.offsets, number)] = _StorageInfo(chunk.file, chunk.start, chunk.length)
+    torch.save(common, folder / "common.pt")
+    settings = {
+        "sharded_backend": "torch_dist",
+        "sharded_backend_version": 1,
+        "common_backend": "torch",
+        "common_backend_version": 1,
+    }
+    (folder / "metadata.json").write_text(json.dumps(settings), encoding="utf-8")
+    metadata = Metadata(entries, storage_data=storage, storage_meta=StorageMeta())
+    metadata.version = getattr(filesystem, "CURRENT_DCP_VERSION", None)
+    with (folder / ".metadata").open("wb") as file:
+        pickle.dump(metadata, file)
+        _sync(file)
+
+
+def write_folder(folder: Path, shapes: Shapes, parts: Iterable[Part], objects: dict[str, bytes], common: dict[str, Any]) -> None:
+    """A whole folder with one file of boxes. parts must tile every tensor of shapes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = file_name(0)
+    write_index(folder, shapes, {name: write_file(folder / name, shapes, parts)}, objects, common)
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

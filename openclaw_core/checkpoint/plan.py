@@ -1,0 +1,177 @@
+"""What a conversion will do, checked against headers before a byte is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from openclaw_core.checkpoint.checks import check_expected, check_tokenizer
+from openclaw_core.checkpoint.examine import examine_hf, examine_torch_dist
+from openclaw_core.checkpoint.fp8 import open_hf
+from openclaw_core.checkpoint.mapping import Layout, Mapping
+from openclaw_core.checkpoint.sniff import Found, carried_config, sniff
+from openclaw_core.checkpoint.torch_dist import TorchDistReader
+from openclaw_core.errors import Findings, UsageError, UserError
+from openclaw_core.models.architecture import VOCAB_DIVISOR, Architecture, architecture_from_config, read_config
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+Target = Literal["hf", "torch_dist"]
+WORKERS = 2
+BASE_BYTES = 300 * 2**20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion that passed every check and hasn't written anything.
+
+    stored_dtypes is by torch_dist name, hf_dtypes by Hugging Face name; left_out lists source tensors that no target
+    needs, each with the reason; nbytes is the size of the result's weights.
+    """
+
+    source: Found
+    target: Path
+    to: Target
+    architecture: Architecture
+    config_folder: Path
+    mapping: Mapping
+    layout: Layout
+    tp: int
+    stored_dtypes: dict[str, torch.dtype]
+    hf_dtypes: dict[str, torch.dtype]
+    nbytes: int
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def peak_estimate(self) -> int:
+        """Bytes of memory that the conversion will hold: torch itself, and per worker a box, its sources and their union."""
+        largest = max(math.prod(unit.sizes) * self.stored_dtypes[unit.stored].itemsize for unit in self.mapping.units)
+        return BASE_BYTES + WORKERS * 4 * largest
+
+
+def plan_conversion(
+    source: str | Path,
+    target: str | Path,
+    *,
+    to: Target | None = None,
+    step: int | None = None,
+    hf_config: str | Path | None = None,
+    tp: int = 1,
+    divisor: int = VOCAB_DIVISOR,
+    dtype: str | None = None,
+    allow: Iterable[str] = (),
+    expect: dict[str, str] | None = None,
+) -> Plan:
+    """Reads headers only, and checks everything that can be known before a byte is written.
+
+    to is the other kind than source's when None. step picks a checkpoint of a run folder. hf_config names the folder
+    whose config and tokenizer belong to a torch_dist that carries none. tp and divisor set the padding of the
+    vocabulary. dtype (bf16, fp16, fp32) casts. allow are globs of source tensors that may be left out. expect confirms
+    architecture fields. Raises UserError, UsageError or Findings.
+    """
+    found = sniff(source, step)
+    to = to or ("torch_dist" if found.kind == "hf" else "hf")
+    place = Path(target).expanduser().absolute()
+    _check_request(found, place, to, tp, divisor, dtype)
+    folder = Path(hf_config) if hf_config is not None else carried_config(found)
+    if folder is None:
+        raise UserError(
+            f"{source} carries no Hugging Face config.", "Name the folder of the model it came from with --hf-config."
+        )
+    arch = architecture_from_config(read_config(folder), str(folder))
+    check_expected(arch, expect or {})
+    check_tokenizer(folder, arch)
+    build = _plan_import if to == "torch_dist" else _plan_export
+    return build(found, place, folder, arch, tp, divisor, DTYPES.get(dtype or ""), tuple(allow))
+
+
+def _check_request(found: Found, target: Path, to: Target, tp: int, divisor: int, dtype: str | None) -> None:
+    problems: list[tuple[str, str]] = []
+    if to == found.kind:
+        kind = "a Hugging Face folder" if to == "hf" else "a torch_dist checkpoint"
+        problems.append(
+            (f"{found.root} already is {kind}.", f"Use it as it is, or convert to {'torch_dist' if to == 'hf' else 'hf'}.")
+        )
+    if tp < 1 or divisor < 1:
+        problems.append((f"Tensor-parallel size {tp} and divisor {divisor} must be at least 1.", "Leave them at their defaults."))
+    if dtype is not None and dtype not in DTYPES:
+        problems.append((f"Dtype {dtype!r} is unknown.", f"Choose one of {', '.join(DTYPES)}."))
+    root = found.root.absolute()
+    if target == root or target in root.parents or root in target.parents:
+        problems.append((f"{target} and {root} lie in each other.", "Choose a place of its own for the result."))
+    if problems:
+        raise UsageError(" ".join(f"{what} {remedy}" for what, remedy in problems))
+
+
+def _plan_import(
+    found: Found,
+    target: Path,
+    folder: Path,
+    arch: Architecture,
+    tp: int,
+    divisor: int,
+    dtype: torch.dtype | None,
+    allow: tuple[str, ...],
+) -> Plan:
+    examined = examine_hf(open_hf(found.folder), arch, allow=allow, tp=tp, divisor=divisor)
+    mapping = examined.mapping
+    hf_dtypes = {name: dtype or own for name, own in examined.dtypes.items()}
+    stored_dtypes = _one_dtype_each(mapping, hf_dtypes, str(found.root))
+    nbytes = sum(math.prod(shape) * stored_dtypes[name].itemsize for name, shape in mapping.stored.items())
+    return Plan(
+        found,
+        target,
+        "torch_dist",
+        arch,
+        folder,
+        mapping,
+        examined.layout,
+        tp,
+        stored_dtypes,
+        hf_dtypes,
+        nbytes,
+        examined.left_out,
+    )
+
+
+def _plan_export(
+    found: Found,
+    target: Path,
+    folder: Path,
+    arch: Architecture,
+    tp: int,
+    divisor: int,
+    dtype: torch.dtype | None,
+    allow: tuple[str, ...],
+) -> Plan:
+    examined = examine_torch_dist(TorchDistReader(found.folder), arch, allow=allow)
+    mapping = examined.mapping
+    hf_dtypes = {source.name: dtype or examined.dtypes[unit.stored] for unit in mapping.units for source in unit.slices}
+    nbytes = sum(math.prod(shape) * hf_dtypes[name].itemsize for name, shape in mapping.hf.items())
+    return Plan(
+        found, target, "hf", arch, folder, mapping, examined.layout, tp, examined.dtypes, hf_dtypes, nbytes, examined.left_out
+    )
+
+
+def _one_dtype_each(mapping: Mapping, hf_dtypes: dict[str, torch.dtype], where: str) -> dict[str, torch.dtype]:
+    """The dtype of every stored tensor; Findings where the tensors it is made of differ."""
+    seen: dict[str, set[torch.dtype]] = {}
+    for unit in mapping.units:
+        seen.setdefault(unit.stored, set()).update(hf_dtypes[source.name] for source in unit.slices)
+    mixed = [
+        (f"{name} would mix {', '.join(sorted(map(str, dtypes)))}.", "Pass --dtype.")
+        for name, dtypes in seen.items()
+        if len(dtypes) > 1
+    ]
+    wrong = [
+        (f"{name} is {next(iter(dtypes))}.", "Use a bf16, fp16 or fp32 release.")
+        for name, dtypes in seen.items()
+        if not dtypes <= set(DTYPES.values())
+    ]
+    if mixed or wrong:
+        raise Findings(f"{where}: dtypes can't be kept.", mixed + wrong)
+    return {name: next(iter(dtypes)) for name, dtypes in seen.items()}
