@@ -61,11 +61,11 @@ def shim_patches(rank: int, ranks: int, folder: Path, meet) -> None:
 
 def training(device: torch.device, dtype: torch.dtype = torch.float32):
     from openclaw_core.models.megatron.builder import build_model
-    from openclaw_core.run.trainer import _distribute, _make_optimizer
+    from openclaw_core.run.trainer_optimizer import distribute, make_optimizer
 
     model = build_model(ARCH, ParallelSizes(), dtype, device=device, random_weights=True)
-    ddp = _distribute(model)
-    return model, ddp, _make_optimizer(ddp, Optimizer(lr=0.1), dtype)
+    ddp = distribute(model)
+    return model, ddp, make_optimizer(ddp, Optimizer(lr=0.1), dtype)
 
 
 def step(ddp, optimizer) -> None:
