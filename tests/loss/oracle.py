@@ -65,6 +65,8 @@ def opd_at(support, old, told, cur, cfg, vocab):
     if cfg.tail == "bin" and len(support) < vocab:
         rest = [v for v in range(vocab) if v not in support]
         bins.append(tuple(torch.logsumexp(x[rest], 0) for x in (old, told, cur)))
+    # A bin of old probability 0 has weight 0.
+    bins = [one for one in bins if one[0] > -math.inf]
     total = torch.zeros((), dtype=torch.float64)
     if not bins:
         return total

@@ -72,6 +72,7 @@ def old_pass(rank, ranks):
         logits = torch.randn(40, 33).mul(3).to(dtype)
         logits[3, 5:20] = -math.inf
         logits[4, 1:] = -math.inf
+        logits[5] -= 2000
         ids = torch.randint(0, 33, (40, 6))
         ids[2, 1] = -1
         keys = {"sampled_ids": logits.argmax(1), "temperature": 0.8, "k": 7, "gather_ids": ids, "sampling_temperature": 0.6}

@@ -65,6 +65,16 @@ def test_a_teacher_that_excludes_what_the_student_says_needs_the_clip(parts):
         run(parts, Loss(diff_clip=0.0))
 
 
+def test_a_weight_that_vanishes_has_no_advantage_whatever_the_difference(parts):
+    part = parts[0]
+    part.old[0] -= 400
+    part.old[0, part.tokens[0]] = part.current[0, part.tokens[0]] = 0
+    part.teacher[:, 0] = -math.inf
+    part.teacher[:, 0, part.tokens[0]] = 0
+    result = run([part], Loss(diff_clip=0.0, k=3))
+    assert not result.targets.opd.advantages[0].any()
+
+
 def test_metrics(parts):
     parts[0] = replace(parts[0], teacher=parts[0].teacher[:1].expand(3, -1, -1))
     parts[1] = replace(parts[1], teacher=parts[1].teacher[:1])

@@ -71,24 +71,27 @@ def test_float32_agrees_to_rounding(cfg, seed):
 
 @pytest.mark.parametrize("side", ["both", "student", "teacher"])
 def test_ids_of_probability_zero_are_in_no_support(side):
-    parts = random_parts(5)
+    # Five ids are left: fewer than K.
+    parts = random_parts(5, vocab=13, count=3)
     for part in parts:
         if side != "teacher":
-            part.current[:, 3:9] = part.old[:, 3:9] = -torch.inf
+            part.current[:, 3:11] = part.old[:, 3:11] = -torch.inf
         if side != "student":
-            part.teacher[:, :, 3:9] = -torch.inf
+            part.teacher[:, :, 3:11] = -torch.inf
         part.tokens = part.tokens % 3
     for subset in ("student", "teacher", "overlap"):
         for selection in ("token_optimal", "sequence_optimal"):
             for tail in ("none", "bin"):
-                cfg = Loss(subset=subset, selection=selection, k=14, tail=tail, entropy_coef=0.1, opd_on_rl_only="anchor")
+                cfg = Loss(subset=subset, selection=selection, k=8, tail=tail, entropy_coef=0.1, opd_on_rl_only="anchor")
                 compare(parts, cfg, None, torch.float64, 1e-9)
 
 
 def test_k_beyond_the_vocabulary_is_the_vocabulary():
     parts = random_parts(7, vocab=5)
     for tail in ("none", "bin"):
-        compare(parts, Loss(subset="student", k=9, tail=tail, opd_on_rl_only="anchor"), None, torch.float64, 1e-9)
+        cfg = Loss(subset="student", k=9, tail=tail, opd_on_rl_only="anchor")
+        compare(parts, cfg, None, torch.float64, 1e-9)
+        assert run(parts, cfg).targets.opd.mask.sum(1).unique().tolist() == [5]
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e4])
