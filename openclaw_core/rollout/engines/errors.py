@@ -58,6 +58,7 @@ class SwapError(EngineError):
 
     _STATE: ClassVar[dict[str, str]] = {
         "drain": "The engines go on with their old weights.",
+        "pause": "All engines hold their old weights; those that could be paused stay paused.",
         "resume": "All engines hold the new weights; those that resumed serve.",
     }
 

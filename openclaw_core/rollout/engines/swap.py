@@ -33,8 +33,8 @@ async def swap_weights(
 
     The caller stops sending new requests before. Running requests are waited for (drain); what comes in between drain and
     pause is aborted. SwapError names the step, the engine and the cause. After a failed drain the engines serve on with their
-    old weights; after any later failure all that could be paused stay paused, so that no mixture serves: mend the cause and
-    swap again, or end the engines.
+    old weights; after a later failure the paused ones stay paused, so that no mixture serves: mend the cause and swap again,
+    or end the engines.
     """
     limits = limits or SwapLimits()
     took: dict[Step, float] = {}
@@ -45,16 +45,12 @@ async def swap_weights(
         took[name] = time.monotonic() - started
 
     await step("drain", limits.drain_s, _drain)
-    try:
-        await step("pause", limits.pause_s, lambda client: client.pause("abort", timeout_s=limits.pause_s))
-        await step(
-            "update", limits.update_s, lambda client: client.update_weights_from_disk(path, version, timeout_s=limits.update_s)
-        )
-        await step("verify", limits.verify_s, lambda client: _verify(client, version))
-        await step("flush", limits.flush_s, lambda client: _flush(client, limits.flush_s))
-    except SwapError:
-        await asyncio.gather(*(client.pause("abort", timeout_s=limits.pause_s) for client in clients), return_exceptions=True)
-        raise
+    await step("pause", limits.pause_s, lambda client: client.pause("abort", timeout_s=limits.pause_s))
+    await step(
+        "update", limits.update_s, lambda client: client.update_weights_from_disk(path, version, timeout_s=limits.update_s)
+    )
+    await step("verify", limits.verify_s, lambda client: _verify(client, version))
+    await step("flush", limits.flush_s, lambda client: _flush(client, limits.flush_s))
     await step("resume", limits.resume_s, lambda client: client.resume(timeout_s=limits.resume_s))
     return took
 

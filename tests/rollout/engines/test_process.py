@@ -56,9 +56,13 @@ async def test_a_client_that_goes_away_frees_its_row(service: Service) -> None:
             while (await client.server_info())["num_running_reqs"] == 0:
                 assert not request.done()
                 await asyncio.sleep(0.002)
+            # Held, so that it can't come to an end of its own.
+            await client.pause("in_place")
+            assert (await client.server_info())["num_running_reqs"] == 1
             request.cancel()
             while (await client.server_info())["num_running_reqs"]:
                 await asyncio.sleep(0.002)
+        await client.resume()
 
 
 @pytest.mark.parametrize(
