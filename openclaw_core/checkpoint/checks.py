@@ -14,7 +14,7 @@ from openclaw_core.checkpoint.verify import same_bits
 from openclaw_core.errors import Findings, UsageError, UserError
 from openclaw_core.models.architecture import Architecture
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEAD = "lm_head.weight"
 
 
 def check_expected(arch: Architecture, expect: dict[str, str]) -> None:
@@ -44,13 +44,14 @@ def check_head(reader: HfReader, arch: Architecture) -> dict[str, str]:
 
     Raises UserError when the head is missing, or present and different although the config ties it.
     """
+    embedding = f"{arch.prefix}embed_tokens.weight"
     if arch.tied and HEAD in reader.entries:
-        if not _same_tensor(reader, EMBEDDING, HEAD):
+        if not _same_tensor(reader, embedding, HEAD):
             raise UserError(
-                f"{reader.folder}: tie_word_embeddings=true, but {HEAD} differs from {EMBEDDING}.",
+                f"{reader.folder}: tie_word_embeddings=true, but {HEAD} differs from {embedding}.",
                 "Set tie_word_embeddings to false if the head was trained, else remove the head.",
             )
-        return {HEAD: f"a copy of {EMBEDDING}, which the config ties it to"}
+        return {HEAD: f"a copy of {embedding}, which the config ties it to"}
     if not arch.tied and HEAD not in reader.entries:
         raise UserError(
             f"{reader.folder}: tie_word_embeddings=false, but there is no {HEAD}.",
@@ -67,7 +68,11 @@ def check_rope_buffers(reader: HfReader, arch: Architecture) -> dict[str, str]:
             continue
         stored = reader.read(name).double()
         expected = arch.rope_theta ** -(torch.arange(0, arch.head_dim, 2, dtype=torch.float64) / arch.head_dim)
-        if arch.rope_scaling is None and (stored.shape != expected.shape or not torch.allclose(stored, expected, rtol=1e-2)):
+        if (
+            arch.rope_scaling is None
+            and arch.mla is None
+            and (stored.shape != expected.shape or not torch.allclose(stored, expected, rtol=1e-2))
+        ):
             raise UserError(
                 f"{reader.folder}: {name} isn't made from the config's rope base {arch.rope_theta:g}.",
                 "Correct rope_theta in config.json.",

@@ -19,9 +19,9 @@ from openclaw_core.checkpoint.dist_writer import Part, Place, Shapes, contents_o
 from openclaw_core.checkpoint.families import EXTRA_STATES
 from openclaw_core.checkpoint.fp8 import open_hf
 from openclaw_core.checkpoint.hf import HfReader, HfWriter
-from openclaw_core.checkpoint.jobs import Done, Job, Journal, Stopped, fingerprint, has_journal, run_jobs, split_jobs
+from openclaw_core.checkpoint.jobs import Done, Job, Journal, StoppedError, fingerprint, has_journal, run_jobs, split_jobs
 from openclaw_core.checkpoint.manifest import Manifest, copy_companions, sync, write_manifest, write_synced
-from openclaw_core.checkpoint.mapping import Unit
+from openclaw_core.checkpoint.mapping import EXPERT, Unit
 from openclaw_core.checkpoint.names import HF_FOLDER, TRACKER
 from openclaw_core.checkpoint.plan import DTYPES, WORKERS, Plan, plan_conversion
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, empty_extra_state
@@ -137,7 +137,7 @@ class _Run:
         def counting(stage: str) -> Each:
             def each(nbytes: int) -> None:
                 if stop.is_set():
-                    raise Stopped
+                    raise StoppedError
                 self._count(stage, nbytes)
 
             return each
@@ -283,12 +283,22 @@ def _finish(plan: Plan, folder: Path, checks: tuple[TensorCheck, ...], companion
 
 def _extra_states(plan: Plan) -> dict[str, bytes]:
     """The empty extra states that megatron's layers ask for when they load, with and without Transformer Engine."""
-    empty, layers = empty_extra_state(), plan.architecture.layers
-    return {
-        f"decoder.layers.{module}._extra_state/shard_{layer}_{layers}": empty
-        for module in EXTRA_STATES
-        for layer in range(layers)
-    }
+    empty, arch, stacked = empty_extra_state(), plan.architecture, plan.layout.stacked
+    states = {}
+    for module in EXTRA_STATES[arch.family]:
+        layers = arch.sparse_layers if ".experts." in module or ".shared_experts." in module else range(arch.layers)
+        name = module.replace(EXPERT, "")
+        plain = name.replace("experts.", "") if EXPERT in module else None
+        for layer in layers:
+            place = "decoder.layers." if stacked else f"decoder.layers.{layer}."
+            for expert in range(arch.experts) if EXPERT in module else (None,):
+                axes = [(layer, arch.layers)] * stacked + ([(expert, arch.experts)] if expert is not None else [])
+                offsets, sizes = zip(*(axes or [(0, 1)]), strict=True)
+                key = f"{place}{name}._extra_state/shard_{'.'.join(map(str, offsets))}_{'.'.join(map(str, sizes))}"
+                states[key] = empty
+        for layer in arch.dense_layers if plain else ():
+            states[f"decoder.layers.{layer}.{plain}._extra_state/shard_0_1"] = empty
+    return states
 
 
 def _edited_config(plan: Plan) -> dict[str, str]:

@@ -33,7 +33,7 @@ def examine_hf(
 
     dtypes are by Hugging Face name. Raises UserError or Findings naming every missing, unknown or misshapen tensor.
     """
-    layout = Layout(padded_vocab(arch.vocab, divisor, tp))
+    layout = Layout(padded_vocab(arch.vocab, divisor, tp), stacked=not arch.dense_layers)
     mapping = build_mapping(RULES[arch.family], arch, layout)
     left_out = check_head(reader, arch) | check_rope_buffers(reader, arch)
     present = {name: entry.shape for name, entry in reader.entries.items() if name not in left_out}

@@ -76,7 +76,7 @@ def _cancel(futures: list[Any], stop: threading.Event) -> None:
         future.cancel()
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """A worker saw that another one failed."""
 
 

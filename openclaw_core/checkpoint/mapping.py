@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import torch
 
-from openclaw_core.checkpoint.kinds import Kind, Piece, Replicated
+from openclaw_core.checkpoint.kinds import Kind, Replicated
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import Architecture
 
 Shape = tuple[int, ...]
 AS_IT_IS: Kind = Replicated()
-LAYER = "{layer}."
+LAYER, EXPERT = "{layer}.", "{expert}."
 SKIPPED = ("optimizer.", "chained_", "rng_state", "rerun_state_machine_state", "opt_param_scheduler")
 
 
@@ -24,8 +25,8 @@ SKIPPED = ("optimizer.", "chained_", "rng_state", "rerun_state_machine_state", "
 class Rule:
     """Hugging Face tensors (pattern -> symbolic shape) that make up one megatron tensor.
 
-    {layer} runs over the layers. Symbols of shapes: h hidden, q and kv rows of the projections, d head size, f the
-    MLP's width, v vocabulary. aliases are other names under which megatron stores the same tensor.
+    {layer} runs over layers (all of them when None), {expert} over experts. Symbols of shapes are listed in symbols().
+    aliases are other names under which megatron stores the same tensor.
     """
 
     megatron: str
@@ -33,18 +34,21 @@ class Rule:
     kind: Kind = AS_IT_IS
     when: Callable[[Architecture], bool] = lambda arch: True
     aliases: tuple[str, ...] = ()
+    layers: Callable[[Architecture], Sequence[int]] | None = None
 
 
 @dataclass(frozen=True)
 class Layout:
     """How a torch_dist checkpoint arranges the same tensors.
 
-    stacked: layers lie on axis 0 of one tensor, rather than in a tensor each; split_gated: gate and up are two tensors;
-    padded: rows of the embedding; names: stored name patterns that replace the rules' own.
+    stacked: layers lie on axis 0 of one tensor, rather than in a tensor each; stacked_experts: the same of experts, on the
+    axis after; split_gated: gate and up are two tensors; padded: rows of the embedding; names: stored name patterns that
+    replace the rules' own.
     """
 
     padded: int
     stacked: bool = True
+    stacked_experts: bool = True
     split_gated: bool = False
     names: frozenset[str] = frozenset()
 
@@ -59,7 +63,10 @@ class Slice:
 
 @dataclass(frozen=True)
 class Unit:
-    """The step of a conversion: the box (offsets, sizes) of a stored tensor, and the slices it is made of."""
+    """The step of a conversion: the box (offsets, sizes) of a stored tensor, and the slices it is made of.
+
+    lead counts the leading axes of length 1 that stacking adds.
+    """
 
     stored: str
     offsets: Shape
@@ -67,7 +74,7 @@ class Unit:
     slices: tuple[Slice, ...]
     kind: Kind
     arch: Architecture = field(repr=False)
-    stacked: bool = False
+    lead: int = 0
 
     def pack(self, parts: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """The box made of the slices; zeros where there are none."""
@@ -79,7 +86,7 @@ class Unit:
         """The slices of the box, in the order of slices."""
         if not self.slices:
             return []
-        return self.kind.unpack(box[0] if self.stacked else box, self.arch)
+        return self.kind.unpack(box.reshape(box.shape[self.lead :]), self.arch)
 
 
 @dataclass(frozen=True)
@@ -108,50 +115,94 @@ def build_mapping(rules: Iterable[Rule], arch: Architecture, layout: Layout, ite
     for rule in rules:
         if not rule.when(arch):
             continue
-        shapes = [_resolve_shape(symbols, arch) for symbols in rule.hf.values()]
+        shapes = [_resolve_shape(shape, arch) for shape in rule.hf.values()]
         rows, rest = [shape[0] for shape in shapes], shapes[0][1:]
         total = rule.kind.stored_rows(rows, layout.padded)
         pieces = list(rule.kind.pieces(rows, math.prod(rest) * itemsize, layout.padded, layout.split_gated))
-        pattern = _stored_pattern(rule, layout)
-        layered = LAYER in rule.megatron
-        stacked = layered and layout.stacked
-        for layer in range(arch.layers) if layered else (None,):
-            names = [name.format(layer=layer) for name in rule.hf]
+        patterns = [_renamed(name, arch) for name in rule.hf]
+        for place in _stacks(rule, arch, layout):
+            names = [name.format(**place.numbers) for name in patterns]
             hf.update(zip(names, shapes, strict=True))
-            sources.update(dict.fromkeys(names, pattern.replace(LAYER, "") if stacked else pattern.format(layer=layer)))
+            sources.update(dict.fromkeys(names, place.name))
             for piece in pieces:
-                fqn = (pattern.replace(LAYER, "") if stacked else pattern.format(layer=layer)) + piece.suffix
-                unit = _unit(fqn, piece, names, rest, rule.kind, arch, layer if stacked else None)
-                whole = (piece.rows if piece.suffix else total, *rest)
-                stored[fqn] = (arch.layers, *whole) if stacked else whole
-                units.append(unit)
+                fqn = place.name + piece.suffix
+                stored[fqn] = (*place.shape, piece.rows if piece.suffix else total, *rest)
+                offsets, sizes = (*place.index, piece.start, *(0 for _ in rest)), (*(1 for _ in place.index), piece.rows, *rest)
+                slices = tuple(Slice(names[index], span) for index, span in piece.sources)
+                units.append(Unit(fqn, offsets, sizes, slices, rule.kind, arch, len(place.index)))
     return Mapping(arch, tuple(units), hf, stored, sources)
 
 
-def _unit(fqn: str, piece: Piece, names: list[str], rest: Shape, kind: Kind, arch: Architecture, layer: int | None) -> Unit:
-    offsets: Shape = (piece.start, *(0 for _ in rest))
-    sizes: Shape = (piece.rows, *rest)
-    if layer is not None:
-        offsets, sizes = (layer, *offsets), (1, *sizes)
-    slices = tuple(Slice(names[index], rows) for index, rows in piece.sources)
-    return Unit(fqn, offsets, sizes, slices, kind, arch, stacked=layer is not None)
+@dataclass(frozen=True)
+class _Stack:
+    """Where the tensor of one layer (and expert) is stored: name, and its index in the axes that stacking adds."""
+
+    name: str
+    index: Shape
+    shape: Shape
+    numbers: dict[str, int]
 
 
-def _resolve_shape(symbols: tuple[str, ...], arch: Architecture) -> Shape:
-    values = {
+def _stacks(rule: Rule, arch: Architecture, layout: Layout) -> Iterator[_Stack]:
+    pattern = _stored_pattern(rule, layout)
+    axes = []
+    if LAYER in pattern:
+        axes.append(("layer", rule.layers(arch) if rule.layers else range(arch.layers), arch.layers, layout.stacked))
+    if EXPERT in pattern:
+        axes.append(("expert", range(arch.experts), arch.experts, layout.stacked_experts))
+    for key, _, _, stacked in axes:
+        pattern = pattern.replace(f"{{{key}}}.", "") if stacked else pattern
+    shape = tuple(size for _, _, size, stacked in axes if stacked)
+    for numbers in itertools.product(*(span for _, span, _, _ in axes)):
+        named = {key: number for (key, *_), number in zip(axes, numbers, strict=True)}
+        index = tuple(number for (*_, stacked), number in zip(axes, numbers, strict=True) if stacked)
+        yield _Stack(pattern.format(**named), index, shape, named)
+
+
+def _renamed(pattern: str, arch: Architecture) -> str:
+    """The rules' name with the prefix under which this model's text tower lies."""
+    return arch.prefix + pattern.removeprefix("model.") if pattern.startswith("model.") else pattern
+
+
+def symbols(arch: Architecture) -> dict[str, int]:
+    """Sizes by the symbols that rules use: h hidden, q and kv rows of the projections, d head size, f the MLP's width, v
+    vocabulary; e experts, m an expert's width, s the shared experts'; of latent attention ql and kl the ranks, qh, kh and
+    oh the rows of the up and output projections, kr the rank with rope; 1 is one row.
+    """
+    mla = arch.mla
+    latent = {}
+    if mla is not None:
+        latent = {
+            "ql": mla.q_rank,
+            "kl": mla.kv_rank,
+            "kr": mla.kv_rank + mla.rope_dim,
+            "qh": arch.heads * (mla.nope_dim + mla.rope_dim),
+            "kh": arch.heads * (mla.nope_dim + mla.v_dim),
+            "oh": arch.heads * mla.v_dim,
+        }
+    return {
         "h": arch.hidden,
         "q": arch.heads * arch.head_dim,
         "kv": arch.kv_heads * arch.head_dim,
         "d": arch.head_dim,
         "f": arch.ffn,
         "v": arch.vocab,
+        "e": arch.experts,
+        "m": arch.moe_ffn,
+        "s": arch.shared_ffn,
+        "1": 1,
+        **latent,
     }
-    return tuple(values[symbol] for symbol in symbols)
+
+
+def _resolve_shape(shape: tuple[str, ...], arch: Architecture) -> Shape:
+    values = symbols(arch)
+    return tuple(values[symbol] for symbol in shape)
 
 
 def _stored_pattern(rule: Rule, layout: Layout) -> str:
     for pattern in (rule.megatron, *rule.aliases):
-        if pattern.replace(LAYER, "") in layout.names:
+        if pattern.replace(LAYER, "").replace(EXPERT, "") in layout.names:
             return pattern
     return rule.megatron
 
@@ -168,8 +219,12 @@ def sniff_layout(stored: dict[str, Shape]) -> Layout:
             "It must hold a whole language model of megatron-core's GPTModel.",
         )
     stacked = not any(re.match(r"decoder\.layers\.\d+\.", name) for name in stored)
-    names = frozenset(re.sub(r"^decoder\.layers\.\d+\.", "decoder.layers.", name) for name in stored)
-    return Layout(embedding[0], stacked, any(name.endswith("linear_fc1.weight_w") for name in stored), names)
+    apart = any(re.search(r"\.experts\.\d+\.", name) for name in stored)
+    names = frozenset(
+        re.sub(r"\.experts\.\d+\.", ".experts.", re.sub(r"^decoder\.layers\.\d+\.", "decoder.layers.", name)) for name in stored
+    )
+    split = frozenset(name.removesuffix("_w") for name in names if name.endswith("linear_fc1.weight_w"))
+    return Layout(embedding[0], stacked, not apart, bool(split), names | split)
 
 
 def model_tensors(stored: Iterable[str]) -> Iterator[str]:

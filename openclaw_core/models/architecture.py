@@ -9,16 +9,53 @@ from typing import Any
 
 from openclaw_core.errors import Findings, UserError
 
-FAMILIES = {"qwen3": "qwen3", "qwen2": "qwen2", "llama": "llama"}
+FAMILIES = {
+    "qwen3": "qwen3",
+    "qwen2": "qwen2",
+    "llama": "llama",
+    "qwen3_moe": "qwen3_moe",
+    "qwen2_moe": "qwen2_moe",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_text": "qwen3",
+    "deepseek_v3": "deepseek_v3",
+}
+NESTED = ("qwen3_vl", "qwen3_vl_text")
+REFUSED = {
+    **dict.fromkeys(
+        ("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"),
+        "Its linear-attention layers are in megatron-core 0.16.1 (GatedDeltaNet), but not so that they can be trusted: with "
+        "the zero-centred norms of this family megatron reads the layer's output norm zero-centred too, where the release "
+        "isn't, so bf16 weights don't survive the way there and back bit by bit; and the layer takes no packed sequences.",
+    ),
+    **dict.fromkeys(
+        ("qwen3_vl_moe", "qwen3_vl_moe_text"),
+        "Its releases keep all experts of a layer in one transposed tensor, for which no mapping is declared.",
+    ),
+    "llama4": "Its layers differ in rope and attention windows.",
+    "gpt_oss": "Its experts have biases and its attention has sinks, for which no mapping is declared.",
+    "gemma3": "Its layers differ in rope and attention windows.",
+}
 VOCAB_DIVISOR = 128
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """Sizes of DeepSeek's multi-head latent attention; q_rank is 0 where queries aren't compressed."""
+
+    q_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+
+@dataclass(frozen=True)
 class Architecture:
-    """The facts that decide shapes and numbers of a dense decoder.
+    """The facts that decide shapes and numbers of a decoder.
 
     vocab counts the rows of the embedding in the Hugging Face checkpoint (without padding for tensor parallelism);
-    rope_scaling holds every rope parameter apart from the base, or None for plain rope.
+    rope_scaling holds every rope parameter apart from the base, or None for plain rope. experts is 0 for a dense model;
+    dense_layers are the layers without experts in one that has them. prefix is what the text tower's names begin with.
     """
 
     family: str
@@ -38,16 +75,40 @@ class Architecture:
     max_position: int
     dtype: str
     rope_scaling: dict[str, Any] | None = field(default=None, hash=False)
+    experts: int = 0
+    experts_per_token: int = 0
+    moe_ffn: int = 0
+    shared_ffn: int = 0
+    dense_layers: tuple[int, ...] = ()
+    mla: LatentAttention | None = None
+    prefix: str = "model."
+
+    @property
+    def sparse_layers(self) -> tuple[int, ...]:
+        """Layers whose MLP is a set of experts."""
+        return tuple(layer for layer in range(self.layers) if layer not in self.dense_layers) if self.experts else ()
 
     @property
     def parameters(self) -> int:
         """Number of weights, a tied head counted once."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = self.hidden * (q + 2 * kv) + q * self.hidden
-        biases = (q + 2 * kv) * self.qkv_bias
-        norms = 2 * self.hidden + 2 * self.head_dim * self.qk_norm
-        layer = attention + biases + norms + 3 * self.hidden * self.ffn
-        return self.layers * layer + self.hidden + self.vocab * self.hidden * (1 if self.tied else 2)
+        attention = self.hidden * (q + 2 * kv) + q * self.hidden + (q + 2 * kv) * self.qkv_bias
+        attention += 2 * self.head_dim * self.qk_norm
+        if self.mla is not None:
+            attention = _latent_parameters(self.mla, self.hidden, self.heads)
+        sparse = len(self.sparse_layers)
+        experts = self.experts * (self.hidden + 3 * self.hidden * self.moe_ffn + (self.mla is not None))
+        shared = 3 * self.hidden * self.shared_ffn + self.hidden * (self.family == "qwen2_moe")
+        mlps = (self.layers - sparse) * 3 * self.hidden * self.ffn + sparse * (experts + shared)
+        rest = self.hidden + self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.layers * (attention + 2 * self.hidden) + mlps + rest
+
+
+def _latent_parameters(mla: LatentAttention, hidden: int, heads: int) -> int:
+    queries = heads * (mla.nope_dim + mla.rope_dim)
+    into = (hidden + queries + 1) * mla.q_rank if mla.q_rank else hidden * queries
+    keys = hidden * (mla.kv_rank + mla.rope_dim) + mla.kv_rank + mla.kv_rank * heads * (mla.nope_dim + mla.v_dim)
+    return into + keys + heads * mla.v_dim * hidden
 
 
 def padded_vocab(vocab: int, divisor: int = VOCAB_DIVISOR, tp: int = 1) -> int:
@@ -105,12 +166,15 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
     model_type = text.get("model_type") or config.get("model_type")
     family = FAMILIES.get(str(model_type))
     if family is None:
-        raise UserError(f"{where}: model type {model_type!r} isn't supported.", f"Supported: {', '.join(sorted(FAMILIES))}.")
+        reason = REFUSED.get(str(model_type)) or REFUSED.get(str(config.get("model_type")), "")
+        supported = ", ".join(sorted(set(FAMILIES) - {"qwen3_vl_text"}))
+        raise UserError(f"{where}: model type {model_type!r} isn't supported.", f"{reason} Supported: {supported}.".lstrip())
     problems: list[tuple[str, str]] = []
     heads = _integer(text, "num_attention_heads", problems)
     hidden = _integer(text, "hidden_size", problems)
     kv_heads = _integer(text, "num_key_value_heads", problems) if text.get("num_key_value_heads") is not None else heads
     head_dim = _integer(text, "head_dim", problems) if text.get("head_dim") is not None else hidden // max(heads, 1)
+    layers = _integer(text, "num_hidden_layers", problems)
     rope_theta, scaling = _rope(text, problems)
     if heads and kv_heads and heads % kv_heads:
         problems.append(
@@ -120,7 +184,7 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
     architecture = Architecture(
         family=family,
         model_type=str(model_type),
-        layers=_integer(text, "num_hidden_layers", problems),
+        layers=layers,
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
@@ -131,14 +195,47 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
         rope_scaling=scaling,
         norm_eps=_number(text, "rms_norm_eps", problems),
         tied=_tied(config, text, problems),
-        qk_norm=family == "qwen3",
-        qkv_bias=family == "qwen2",
+        qk_norm=family in ("qwen3", "qwen3_moe"),
+        qkv_bias=family in ("qwen2", "qwen2_moe") and text.get("qkv_bias", True),
         max_position=_integer(text, "max_position_embeddings", problems),
         dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32").removeprefix("torch."),
+        prefix="model.language_model." if model_type in NESTED else "model.",
+        **(_experts(text, family, layers, problems) if family in ("qwen3_moe", "qwen2_moe", "deepseek_v3") else {}),
+        mla=_latent(text, problems) if family == "deepseek_v3" else None,
     )
     if problems:
         raise Findings(f"{where}: config.json can't be used.", problems)
     return architecture
+
+
+def _experts(text: dict[str, Any], family: str, layers: int, problems: list[tuple[str, str]]) -> dict[str, Any]:
+    """The fields of a mixture of experts, from the names that each family gives them."""
+    moe_ffn = _integer(text, "moe_intermediate_size", problems)
+    shared = 0
+    if family == "deepseek_v3":
+        experts = _integer(text, "n_routed_experts", problems)
+        shared = moe_ffn * _integer(text, "n_shared_experts", problems) if text.get("n_shared_experts") else 0
+        dense = tuple(range(min(int(text.get("first_k_dense_replace", 0)), layers)))
+        if text.get("moe_layer_freq", 1) != 1:
+            problems.append((f"moe_layer_freq={text['moe_layer_freq']}: only 1 is mapped.", "Use another model."))
+    else:
+        experts = _integer(text, "num_experts", problems)
+        shared = _integer(text, "shared_expert_intermediate_size", problems) if family == "qwen2_moe" else 0
+        only, step = text.get("mlp_only_layers") or [], int(text.get("decoder_sparse_step", 1))
+        dense = tuple(layer for layer in range(layers) if layer in only or (layer + 1) % max(step, 1))
+    return {
+        "experts": experts,
+        "experts_per_token": _integer(text, "num_experts_per_tok", problems),
+        "moe_ffn": moe_ffn,
+        "shared_ffn": shared,
+        "dense_layers": dense,
+    }
+
+
+def _latent(text: dict[str, Any], problems: list[tuple[str, str]]) -> LatentAttention:
+    keys = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    rank = _integer(text, "q_lora_rank", problems) if text.get("q_lora_rank") is not None else 0
+    return LatentAttention(rank, *(_integer(text, key, problems) for key in keys))
 
 
 def _integer(text: dict[str, Any], key: str, problems: list[tuple[str, str]]) -> int:
@@ -205,14 +302,15 @@ def _refuse_unsupported(text: dict[str, Any], family: str, problems: list[tuple[
     if text.get("use_sliding_window"):
         problems.append(("use_sliding_window=true: attention windows aren't supported.", "Use a model with full attention."))
     for key in ("attention_bias", "mlp_bias"):
-        if text.get(key) and not (family == "qwen2" and key == "attention_bias"):
+        if text.get(key) and not (family in ("qwen2", "qwen2_moe") and key == "attention_bias"):
             problems.append((f"{key}=true: {family} models with these biases aren't supported.", "Use a release without them."))
     activation = text.get("hidden_act", "silu")
     if activation != "silu":
         problems.append((f"hidden_act={activation!r}, but {family} models use silu.", "Check the config."))
-    if text.get("quantization_config"):
-        method = text["quantization_config"].get("quant_method", "?")
-        problems.append((f"The weights are quantised ({method}).", "Use the bf16 release."))
+    quantised = text.get("quantization_config") or {}
+    if quantised and not (quantised.get("quant_method") == "fp8" and quantised.get("weight_block_size")):
+        method = quantised.get("quant_method", "?")
+        problems.append((f"The weights are quantised ({method}).", "Use the bf16 release, or one in FP8 blocks."))
     partial = text.get("partial_rotary_factor", 1.0)
     if partial not in (None, 1, 1.0):
         problems.append((f"partial_rotary_factor={partial}: rope on a part of the head isn't supported.", "Use another model."))

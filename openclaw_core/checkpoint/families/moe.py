@@ -1,0 +1,103 @@
+"""Mixtures of experts: Qwen3 MoE, and Qwen2 MoE (a shared expert with its gate, biases on q, k, v).
+
+megatron stacks experts on an axis of their own behind the layers, whether it runs them one by one (SequentialMLP) or grouped
+(TEGroupedMLP, GroupedMLP); their norm stands apart, as no linear layer follows it.
+"""
+
+from __future__ import annotations
+
+from openclaw_core.checkpoint.families import dense
+from openclaw_core.checkpoint.kinds import GatedMlp
+from openclaw_core.checkpoint.mapping import Rule
+from openclaw_core.models.architecture import Architecture
+
+_HF = "model.layers.{layer}."
+_MEGATRON = "decoder.layers.{layer}."
+_ATTENTION = tuple(rule for rule in dense.RULES if "mlp" not in rule.megatron)
+
+
+def sparse(arch: Architecture) -> tuple[int, ...]:
+    """Layers with experts."""
+    return arch.sparse_layers
+
+
+def plain(arch: Architecture) -> tuple[int, ...]:
+    """Layers with one MLP."""
+    return arch.dense_layers
+
+
+DENSE_LAYERS = (
+    Rule(
+        _MEGATRON + "mlp.linear_fc1.layer_norm_weight",
+        {_HF + "post_attention_layernorm.weight": ("h",)},
+        aliases=(_MEGATRON + "pre_mlp_layernorm.weight",),
+        layers=plain,
+        when=lambda arch: bool(arch.dense_layers),
+    ),
+    Rule(
+        _MEGATRON + "mlp.linear_fc1.weight",
+        {_HF + "mlp.gate_proj.weight": ("f", "h"), _HF + "mlp.up_proj.weight": ("f", "h")},
+        GatedMlp(),
+        layers=plain,
+        when=lambda arch: bool(arch.dense_layers),
+    ),
+    Rule(
+        _MEGATRON + "mlp.linear_fc2.weight",
+        {_HF + "mlp.down_proj.weight": ("h", "f")},
+        layers=plain,
+        when=lambda arch: bool(arch.dense_layers),
+    ),
+)
+EXPERTS = (
+    Rule(_MEGATRON + "pre_mlp_layernorm.weight", {_HF + "post_attention_layernorm.weight": ("h",)}, layers=sparse),
+    Rule(_MEGATRON + "mlp.router.weight", {_HF + "mlp.gate.weight": ("e", "h")}, layers=sparse),
+    Rule(
+        _MEGATRON + "mlp.experts.{expert}.linear_fc1.weight",
+        {_HF + f"mlp.experts.{{expert}}.{part}_proj.weight": ("m", "h") for part in ("gate", "up")},
+        GatedMlp(),
+        layers=sparse,
+    ),
+    Rule(
+        _MEGATRON + "mlp.experts.{expert}.linear_fc2.weight",
+        {_HF + "mlp.experts.{expert}.down_proj.weight": ("h", "m")},
+        layers=sparse,
+    ),
+)
+
+
+def shared(name: str) -> tuple[Rule, ...]:
+    """The shared experts, which Hugging Face calls by this name."""
+    return (
+        Rule(
+            _MEGATRON + "mlp.shared_experts.linear_fc1.weight",
+            {_HF + f"mlp.{name}.{part}_proj.weight": ("s", "h") for part in ("gate", "up")},
+            GatedMlp(),
+            layers=sparse,
+            when=lambda arch: bool(arch.shared_ffn),
+        ),
+        Rule(
+            _MEGATRON + "mlp.shared_experts.linear_fc2.weight",
+            {_HF + f"mlp.{name}.down_proj.weight": ("h", "s")},
+            layers=sparse,
+            when=lambda arch: bool(arch.shared_ffn),
+        ),
+    )
+
+
+QWEN3 = (*_ATTENTION, *DENSE_LAYERS, *EXPERTS)
+QWEN2 = (
+    *QWEN3,
+    *shared("shared_expert"),
+    Rule(
+        _MEGATRON + "mlp.shared_experts.gate_weight",
+        {_HF + "mlp.shared_expert_gate.weight": ("1", "h")},
+        layers=sparse,
+    ),
+)
+EXTRA_STATES = (
+    "self_attention.core_attention",
+    "self_attention.linear_qkv",
+    "self_attention.linear_proj",
+    "mlp.experts.{expert}.linear_fc1",
+    "mlp.experts.{expert}.linear_fc2",
+)
