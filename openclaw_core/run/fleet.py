@@ -86,14 +86,16 @@ class Fleet:
     def start(self, sources: Sources) -> int:
         """Brings every role up at the same time; returns the step that the student is at."""
         self._record_children()
-        judges = self._servers("judge", judge_command(self.config))
         students = self._ranks("actor", StudentActor)
         teachers = self._ranks("teacher", TeacherActor)
-        setup = self._setup(students, str(sources.student), str(sources.checkpoint) if sources.checkpoint else None)
-        teaching = self._setup(teachers, str(sources.teacher))
+        meetings = [placement.start(ranks, "meeting_point") for ranks in (students, teachers)]
+        judges = self._servers("judge", judge_command(self.config))
         engines = self._servers("rollout", engine_command(self.config))
         self.proxy = self._place("proxy", RolloutActor, (self.run, self.config))
         self.users = self._place("users", UsersActor, (self.run, self.config))
+        checkpoint = str(sources.checkpoint) if sources.checkpoint else None
+        setup = self._setup(students, meetings[0], str(sources.student), checkpoint)
+        teaching = self._setup(teachers, meetings[1], str(sources.teacher))
         judge_urls = placement.wait(judges, self.timeout_s) if judges else [self.config.judge.base_url or ""]
         self.engine_urls = placement.wait(engines, self.timeout_s)
         step = int(placement.wait(setup, self.timeout_s)[0])
@@ -119,10 +121,10 @@ class Fleet:
         arguments = [(self.run, index, world, self.plan.nodes == 1, self.plan.device) for index in range(world)]
         return self._place(role, cls, *arguments)
 
-    def _setup(self, ranks: list[Any], source: str, *rest: Any) -> list[Any]:
+    def _setup(self, ranks: list[Any], meeting: list[Any], source: str, *rest: Any) -> list[Any]:
         if not ranks:
             return []
-        [point] = placement.call(ranks[:1], "meeting_point", timeout=self.timeout_s)
+        point = placement.wait(meeting, self.timeout_s)[0]
         return placement.start(ranks, "setup", self.config, source, point, *rest)
 
     def _servers(self, role: str, command: ServerCommand | None) -> list[Any]:

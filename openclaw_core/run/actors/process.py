@@ -1,4 +1,4 @@
-"""What every actor does first: its own log file, no network look-ups, and a record in the run's manifest, physical devices included."""
+"""What every actor does first: its own log file, no network look-ups, and a record in the run's manifest with its devices."""
 
 from __future__ import annotations
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
+from typing import TYPE_CHECKING
 
 from openclaw_core.run.actors.process import enter
 from openclaw_core.run.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from openclaw_core.models.megatron.parallel import Rendezvous
 
 LOOPBACK = "127.0.0.1"
 
@@ -27,14 +30,17 @@ class RankActor:
         self.run, self.index, self.world, self.one_machine = run, index, world, one_machine
 
     def meeting_point(self) -> tuple[str, int]:
-        """Address and a free port on this rank's machine; asked of rank 0."""
-        address = LOOPBACK if self.one_machine else socket.gethostbyname(socket.gethostname())
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            return address, probe.getsockname()[1]
+        """Where the ranks meet, from rank 0, which listens from now on; the others use the time for their imports."""
+        from openclaw_core.models.megatron import parallel
 
-    def rendezvous(self, point: tuple[str, int]) -> Any:
-        """Where this rank meets the others."""
+        if self.index == 0:
+            address = LOOPBACK if self.one_machine else socket.gethostbyname(socket.gethostname())
+            self._meeting = parallel.host(self.world, address)
+            return self._meeting.address, self._meeting.port
+        return "", 0
+
+    def rendezvous(self, point: tuple[str, int]) -> Rendezvous:
+        """What this rank joins with."""
         from openclaw_core.models.megatron.parallel import Rendezvous
 
-        return Rendezvous(point[0], point[1], self.index, self.world)
+        return self._meeting if self.index == 0 else Rendezvous(point[0], point[1], self.index, self.world)
