@@ -1,6 +1,7 @@
-"""Makes openclaw_core/assets/tiny-qwen3 from nothing, on CPU in minutes, the same bytes for the same versions and seed.
+"""Makes openclaw_core/assets/tiny-qwen3 from nothing, on CPU in minutes; the same bytes for the same versions, seed, threads and
+kind of CPU.
 
-    python tools/make_tiny_model.py [--out FOLDER] [--steps N] [--seed N]
+    python tools/make_tiny_model.py [--out FOLDER] [--steps N] [--seed N] [--threads N]
 
 A byte-level BPE is trained on the words and wordings of openclaw_core.sim; a Qwen3ForCausalLM of about 1 M parameters is
 then taught the lessons of openclaw_core/sim/lessons.py, with loss on replies only. At the end the requirements are measured
@@ -220,7 +221,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE.parent / "openclaw_core" / "assets" / "tiny-qwen3")
     parser.add_argument("--steps", type=int, default=900)
-    parser.add_argument("--threads", type=int, default=2, help="1 is faster where other work shares the cores")
+    parser.add_argument("--threads", type=int, default=1, help="the shipped model was made with 1; 2 is faster on two free cores")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
