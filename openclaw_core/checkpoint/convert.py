@@ -288,7 +288,7 @@ def _extra_states(plan: Plan) -> dict[str, bytes]:
     for module in EXTRA_STATES[arch.family]:
         layers = arch.sparse_layers if ".experts." in module or ".shared_experts." in module else range(arch.layers)
         name = module.replace(EXPERT, "")
-        plain = name.replace("experts.", "") if EXPERT in module else None
+        plain = name.replace("experts.experts.", "") if EXPERT in module else None
         for layer in layers:
             place = "decoder.layers." if stacked else f"decoder.layers.{layer}."
             for expert in range(arch.experts) if EXPERT in module else (None,):

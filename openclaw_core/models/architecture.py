@@ -219,7 +219,7 @@ def _experts(text: dict[str, Any], family: str, layers: int, problems: list[tupl
         if text.get("moe_layer_freq", 1) != 1:
             problems.append((f"moe_layer_freq={text['moe_layer_freq']}: only 1 is mapped.", "Use another model."))
     else:
-        experts = _integer(text, "num_experts", problems)
+        experts = _integer(text, "num_experts" if "num_experts" in text else "num_local_experts", problems)
         shared = _integer(text, "shared_expert_intermediate_size", problems) if family == "qwen2_moe" else 0
         only, step = text.get("mlp_only_layers") or [], int(text.get("decoder_sparse_step", 1))
         dense = tuple(layer for layer in range(layers) if layer in only or (layer + 1) % max(step, 1))

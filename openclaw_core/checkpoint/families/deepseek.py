@@ -16,7 +16,11 @@ _OUTER = tuple(rule for rule in dense.RULES if "layers" not in rule.megatron)
 
 RULES = (
     *_OUTER,
-    Rule(_MEGATRON + "input_layernorm.weight", {_HF + "input_layernorm.weight": ("h",)}),
+    Rule(
+        _MEGATRON + "input_layernorm.weight",
+        {_HF + "input_layernorm.weight": ("h",)},
+        aliases=(_SELF + "linear_qkv.layer_norm_weight",),
+    ),
     Rule(_SELF + "linear_q_proj.weight", {_ATTN + "q_proj.weight": ("qh", "h")}, when=lambda arch: not arch.mla.q_rank),
     Rule(_SELF + "linear_q_down_proj.weight", {_ATTN + "q_a_proj.weight": ("ql", "h")}, when=lambda arch: bool(arch.mla.q_rank)),
     Rule(
@@ -46,8 +50,8 @@ EXTRA_STATES = (
     "self_attention.linear_q_up_proj",
     "self_attention.linear_kv_down_proj",
     "self_attention.linear_kv_up_proj",
-    "mlp.experts.{expert}.linear_fc1",
-    "mlp.experts.{expert}.linear_fc2",
+    "mlp.experts.experts.{expert}.linear_fc1",
+    "mlp.experts.experts.{expert}.linear_fc2",
     "mlp.shared_experts.linear_fc1",
     "mlp.shared_experts.linear_fc2",
 )

@@ -1,7 +1,8 @@
 """Mixtures of experts: Qwen3 MoE, and Qwen2 MoE (a shared expert with its gate, biases on q, k, v).
 
 megatron stacks experts on an axis of their own behind the layers, whether it runs them one by one (SequentialMLP) or grouped
-(TEGroupedMLP, GroupedMLP); their norm stands apart, as no linear layer follows it.
+(TEGroupedMLP, GroupedMLP). With Transformer Engine their norm stands apart, as no linear layer follows it; megatron's local
+layers call it by the dense layers' name all the same.
 """
 
 from __future__ import annotations
@@ -49,16 +50,21 @@ DENSE_LAYERS = (
     ),
 )
 EXPERTS = (
-    Rule(_MEGATRON + "pre_mlp_layernorm.weight", {_HF + "post_attention_layernorm.weight": ("h",)}, layers=sparse),
+    Rule(
+        _MEGATRON + "pre_mlp_layernorm.weight",
+        {_HF + "post_attention_layernorm.weight": ("h",)},
+        layers=sparse,
+        aliases=(_MEGATRON + "mlp.linear_fc1.layer_norm_weight",),
+    ),
     Rule(_MEGATRON + "mlp.router.weight", {_HF + "mlp.gate.weight": ("e", "h")}, layers=sparse),
     Rule(
-        _MEGATRON + "mlp.experts.{expert}.linear_fc1.weight",
+        _MEGATRON + "mlp.experts.experts.{expert}.linear_fc1.weight",
         {_HF + f"mlp.experts.{{expert}}.{part}_proj.weight": ("m", "h") for part in ("gate", "up")},
         GatedMlp(),
         layers=sparse,
     ),
     Rule(
-        _MEGATRON + "mlp.experts.{expert}.linear_fc2.weight",
+        _MEGATRON + "mlp.experts.experts.{expert}.linear_fc2.weight",
         {_HF + "mlp.experts.{expert}.down_proj.weight": ("h", "m")},
         layers=sparse,
     ),
@@ -98,6 +104,6 @@ EXTRA_STATES = (
     "self_attention.core_attention",
     "self_attention.linear_qkv",
     "self_attention.linear_proj",
-    "mlp.experts.{expert}.linear_fc1",
-    "mlp.experts.{expert}.linear_fc2",
+    "mlp.experts.experts.{expert}.linear_fc1",
+    "mlp.experts.experts.{expert}.linear_fc2",
 )
