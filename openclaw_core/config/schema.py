@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from .devices import parse_devices
 
 PositiveInt = Annotated[int, Field(ge=1, le=10**12)]
+Flags = Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
 PathText = Annotated[str, Field(json_schema_extra={"format": "path"})]
 EnvName = Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$", json_schema_extra={"format": "environment-variable"})]
 
@@ -173,7 +174,7 @@ class Rollout(Section):
     engine_python: PathText | None = Field(
         None, description="Python that has SGLang, where that lives in an environment of its own; this one when null."
     )
-    engine_flags: tuple[str, ...] = Field((), description="Further flags of SGLang's server, e.g. [--mem-fraction-static, '0.8'].")
+    engine_flags: Flags = Field((), description="Further flags of SGLang's server, e.g. [--mem-fraction-static, '0.8'].")
     context_length: PositiveInt = Field(32768, description="Most tokens of prompt and reply together.")
     max_response_tokens: PositiveInt = Field(8192, description="Most tokens of a reply.")
     temperature: Annotated[float, Field(gt=0)] = Field(0.6, description="Sampling temperature.")
@@ -195,7 +196,7 @@ class Judge(Section):
     model: str | None = Field(
         None, description="HF folder of the judge's model (engine; the student's when null), or model name (openai)."
     )
-    engine_flags: tuple[str, ...] = Field((), description="Further flags of SGLang's server (engine).")
+    engine_flags: Flags = Field((), description="Further flags of SGLang's server (engine).")
     base_url: str | None = Field(None, description="OpenAI-compatible address (openai).")
     api_key_env: EnvName | None = Field(None, description="Name of the environment variable that holds the key (openai).")
     votes: PositiveInt = Field(3, description="Verdict votes and hint votes of a turn, each.")
