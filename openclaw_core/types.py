@@ -106,9 +106,11 @@ class TeacherScores:
     """What the teacher says of all K_i candidates of one sample.
 
     top holds the native top-K, [K_i, R, K]. at_student holds the teacher's log-probs at the student's top-K
-    ids, [K_i, R, K], or None where the objective doesn't read them.
+    ids, [K_i, R, K], or None where the objective doesn't read them. tokens is how many the teacher forwarded for this
+    sample; a prefix that it shares with another counts for one of them.
     """
 
     sample_id: str
     top: TopK
     at_student: np.ndarray | None = None
+    tokens: int = 0

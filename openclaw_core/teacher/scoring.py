@@ -1,7 +1,8 @@
 """One rank of the frozen teacher: native top-K of every candidate, and log-probs at the student's ids later on.
 
-Only real candidates are forwarded, packed within a budget of tokens; the output layer runs on response rows only. The
-final hidden states of those rows stay here, so what the student wants to know later needs no second forward.
+Only real candidates are forwarded, packed within a budget of tokens, and a prefix that several of them begin with is
+forwarded once (models/megatron/prefix.py); the output layer runs on response rows only. The final hidden states of those
+rows stay here, so what the student wants to know later needs no second forward.
 All ranks of the role call the same methods with the same arguments in the same order; rank 0's answers are complete.
 """
 
@@ -22,8 +23,9 @@ from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import DTYPES, build_model
 from openclaw_core.models.megatron.core import get_forward_backward_func, parallel_state
 from openclaw_core.models.megatron.logits import logprobs_at, score_rows
-from openclaw_core.models.megatron.packing import Pack, SequenceIds, make_pack, plan_packs, split_evenly, split_rows
+from openclaw_core.models.megatron.packing import Pack, SequenceIds, make_pack, plan_packs, split_rows
 from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.prefix import added_tokens, make_shared_pack, plan_shared, split_shared
 from openclaw_core.models.megatron.weights import fingerprint, load_weights
 from openclaw_core.types import Sample, TeacherScores, TopK
 
@@ -37,11 +39,20 @@ class Job:
     sequence: SequenceIds
 
 
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A sample's native top-K [K_i, R, K], and the tokens that were forwarded for it."""
+
+    top: TopK
+    tokens: int
+
+
 class TeacherScorer:
     """One rank of the teacher, a model of its own architecture and parallel sizes.
 
     vocab is the student's real vocabulary: log-probs are over its ids only. k ids per row, at the temperature. budget
-    is the most tokens of a pack. Joins the process groups on construction: every rank constructs at the same time.
+    is the most tokens of a pack. share_prefixes=False forwards every candidate whole. Joins the process groups on
+    construction: every rank constructs at the same time.
     """
 
     def __init__(
@@ -57,12 +68,14 @@ class TeacherScorer:
         budget: int,
         dtype: Literal["bf16", "fp16", "fp32"] = "bf16",
         context_length: int | None = None,
+        share_prefixes: bool = True,
         seed: int = 0,
     ) -> None:
         if arch.vocab < vocab:
             raise UserError(f"The teacher has {arch.vocab} token ids, the student {vocab}.", "Their tokenizers must be one.")
         self.arch, self.vocab, self.k, self.temperature, self.budget = arch, vocab, min(k, vocab), temperature, budget
         self.context_length = min(context_length or arch.max_position, arch.max_position)
+        self.share_prefixes = share_prefixes
         self.device = parallel.start(meeting, sizes, seed=seed)
         self.model = build_model(arch, sizes, DTYPES[dtype], device=self.device, trainable=False)
         load_weights(self.model, source)
@@ -82,13 +95,14 @@ class TeacherScorer:
             for i, candidate in enumerate(sample.candidates if candidates == "all" else sample.candidates[:1])
         ]
         self._check(jobs)
-        shares = split_evenly([_tokens(jobs, s) for s in samples], parallel_state.get_data_parallel_world_size())
+        owned = [[job.sequence for job in jobs if job.sample_id == s.sample_id] for s in samples]
+        shares = split_shared(owned, parallel_state.get_data_parallel_world_size())
         for rank, share in enumerate(shares):
             self._owner |= {samples[i].sample_id: rank for i in share}
         own = [job for job in jobs if self._owner[job.sample_id] == parallel_state.get_data_parallel_rank()]
-        tops = self._score_jobs(own)
-        scored = {key: value for part in self._from_last_stage(tops) for key, value in part.items()}
-        return [TeacherScores(s.sample_id, scored[s.sample_id]) for s in samples if s.sample_id in scored]
+        scored = {key: value for part in self._from_last_stage(self._score_jobs(own)) for key, value in part.items()}
+        found = [(s.sample_id, scored[s.sample_id]) for s in samples if s.sample_id in scored]
+        return [TeacherScores(name, native.top, tokens=native.tokens) for name, native in found]
 
     def logprobs_at(self, requests: Sequence[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """Log-probs [K_i, R, K] of every candidate at the student's ids [R, K], by sample id; from cached hidden states.
@@ -138,13 +152,15 @@ class TeacherScorer:
             raise Findings("Candidates don't fit the teacher.", findings)
 
     @torch.no_grad()
-    def _score_jobs(self, jobs: Sequence[Job]) -> dict[str, TopK]:
-        """Forward this data-parallel rank's jobs; top-K by sample on the last pipeline stage, empty elsewhere."""
+    def _score_jobs(self, jobs: Sequence[Job]) -> dict[str, Native]:
+        """Forward this data-parallel rank's jobs; what they are by sample on the last pipeline stage, empty elsewhere."""
         found: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        groups = [[jobs[i] for i in group] for group in plan_packs([len(j.sequence) for j in jobs], self.budget)]
-        multiple = self.model.config.tensor_model_parallel_size if self.model.config.sequence_parallel else 1
-        packs = [make_pack([job.sequence for job in group], self.device, multiple=multiple) for group in groups]
-        self.tokens_forwarded += sum(len(job.sequence) for job in jobs)
+        groups, packs = self._packs(jobs)
+        tokens = dict.fromkeys((job.sample_id for job in jobs), 0)
+        for group in groups:
+            for job, added in zip(group, self._added([job.sequence for job in group]), strict=True):
+                tokens[job.sample_id] += added
+        self.tokens_forwarded += sum(tokens.values())
 
         def keep(place: int, rows: torch.Tensor) -> None:
             scores = score_rows(self.model, rows, k=self.k, temperature=self.temperature, vocab=self.vocab)
@@ -155,13 +171,27 @@ class TeacherScorer:
                 found[job.sample_id, job.index] = hidden.clone(), ids.cpu(), logprobs.cpu()
 
         self._forward(packs, keep)
-        tops: dict[str, TopK] = {}
-        for name in dict.fromkeys(job.sample_id for job in jobs):
+        scored: dict[str, Native] = {}
+        for name, forwarded in tokens.items():
             parts = [found[key] for key in sorted(k for k in found if k[0] == name)]
             if parts:
                 self._hidden[name] = [hidden for hidden, _, _ in parts]
-                tops[name] = TopK(torch.stack([p[1] for p in parts]).numpy(), torch.stack([p[2] for p in parts]).numpy())
-        return tops
+                top = TopK(torch.stack([p[1] for p in parts]).numpy(), torch.stack([p[2] for p in parts]).numpy())
+                scored[name] = Native(top, forwarded)
+        return scored
+
+    def _packs(self, jobs: Sequence[Job]) -> tuple[list[list[Job]], list[Pack]]:
+        sequences = [job.sequence for job in jobs]
+        if self.share_prefixes:
+            plan, make = plan_shared(sequences, self.budget), make_shared_pack
+        else:
+            plan, make = plan_packs([len(s) for s in sequences], self.budget), make_pack
+        multiple = self.model.config.tensor_model_parallel_size if self.model.config.sequence_parallel else 1
+        packs = [make([sequences[i] for i in group], self.device, multiple=multiple) for group in plan]
+        return [[jobs[i] for i in group] for group in plan], packs
+
+    def _added(self, sequences: Sequence[SequenceIds]) -> list[int]:
+        return added_tokens(sequences) if self.share_prefixes else [len(s) for s in sequences]
 
     def _forward(self, packs: Sequence[Pack], keep: Any) -> None:
         """Run packs through the pipeline; keep(place, rows) gets final hidden rows on the last stage."""
@@ -189,7 +219,3 @@ class TeacherScorer:
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.gather_object(own if speaks else None, everyone if dist.get_rank() == 0 else None, dst=0)
         return [value for value in everyone if value is not None]
-
-
-def _tokens(jobs: Sequence[Job], sample: Sample) -> int:
-    return sum(len(job.sequence) for job in jobs if job.sample_id == sample.sample_id)

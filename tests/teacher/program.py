@@ -16,6 +16,7 @@ from openclaw_core.types import Candidate, Hint, Sample, SampleKind
 STUDENT_VOCAB, K, TEMPERATURE = 290, 4, 0.7
 RUNS = {
     "one": (1, ParallelSizes(), 10_000),
+    "plain": (1, ParallelSizes(), 10_000),
     "alone": (1, ParallelSizes(), 1),
     "tp2sp": (2, ParallelSizes(tensor=2, sequence_parallel=True), 40),
     "pp2": (2, ParallelSizes(pipeline=2), 40),
@@ -29,24 +30,34 @@ def make_samples() -> list[Sample]:
     def ids(count: int) -> tuple[int, ...]:
         return tuple(int(x) for x in rng.integers(0, STUDENT_VOCAB, count))
 
-    samples = []
-    for i, (length, prompts) in enumerate([(4, (9, 12)), (7, (3,)), (2, (20, 21, 25))]):
-        response = ids(length)
-        samples.append(
-            Sample(
-                sample_id=f"s{i}",
-                turn_id=f"t{i}",
-                kind=SampleKind.OPD,
-                reward=0.0,
-                prompt_ids=ids(5),
-                response_ids=response,
-                response_logprobs=(-1.0,) * length,
-                loss_mask=(1,) * length,
-                candidates=tuple(Candidate(ids(n), Hint("h" * 12)) for n in prompts),
-                weight_version=0,
-            )
+    first, second, hint, same = ids(10), ids(6), ids(3), ids(8)
+    reply = ids(3)
+    later = (*first, *reply, *second)
+    turns = [
+        (ids(4), (ids(9), ids(12))),
+        (ids(7), (ids(3),)),
+        (ids(2), (ids(20), ids(21), ids(25))),
+        # Hints at the start, in the middle and at the end of one prompt, and none at all.
+        (reply, ((*hint, *first), (*first[:5], *hint, *first[5:]), (*first, *hint), first)),
+        # A later turn of that conversation; its second candidate has the first one's prompt in it.
+        (ids(2), (later, (*later, *hint))),
+        (ids(5), (same, same, same)),
+    ]
+    return [
+        Sample(
+            sample_id=f"s{i}",
+            turn_id=f"t{i}",
+            kind=SampleKind.OPD,
+            reward=0.0,
+            prompt_ids=ids(5),
+            response_ids=response,
+            response_logprobs=(-1.0,) * len(response),
+            loss_mask=(1,) * len(response),
+            candidates=tuple(Candidate(prompt, Hint("h" * 12)) for prompt in prompts),
+            weight_version=0,
         )
-    return samples
+        for i, (response, prompts) in enumerate(turns)
+    ]
 
 
 def score(rank: int, ranks: int, folder: Path, meet) -> None:
@@ -66,11 +77,13 @@ def score(rank: int, ranks: int, folder: Path, meet) -> None:
             budget=budget,
             dtype="fp32",
             context_length=30,
+            share_prefixes=name != "plain",
         )
         before = scorer.weights_hash()
         out = {}
         scores = scorer.score(samples)
         out["tokens"] = np.array(scorer.tokens_forwarded)
+        out["tokens_by_sample"] = np.array([s.tokens for s in scores])
         out |= {f"{key}.at": value for key, value in scorer.logprobs_at(wanted).items()}
         out |= {f"{s.sample_id}.{part}": getattr(s.top, part) for s in scores for part in ("ids", "logprobs")}
         out |= {f"{s.sample_id}.first": s.top.logprobs for s in scorer.score(samples, candidates="first")}

@@ -57,10 +57,32 @@ def test_the_first_candidate_alone(world, run):
         np.testing.assert_allclose(runs[run][f"{sample}.first"], logprobs[:1], atol=1e-5)
 
 
-def test_only_real_candidates_are_forwarded(world):
-    tokens = sum(len(c.token_ids(s.response_ids)) for s in SAMPLES for c in s.candidates)
-    assert all(world[0][run]["tokens"] == tokens for run in RUNS if run != "dp2")
-    assert 0 < world[0]["dp2"]["tokens"] < tokens, "two data-parallel ranks share the work"
+def test_only_real_candidates_are_forwarded_and_what_they_share_once(world):
+    runs = world[0]
+    sequences = [c.token_ids(s.response_ids) for s in SAMPLES for c in s.candidates]
+    whole, distinct = sum(map(len, sequences)), len({s[:n] for s in sequences for n in range(1, len(s) + 1)})
+    assert {run: int(runs[run]["tokens"]) for run in ("plain", "alone", "one")} == {
+        "plain": whole,
+        "alone": whole,
+        "one": distinct,
+    }
+    assert all(distinct <= runs[run]["tokens"] < whole for run in ("tp2sp", "pp2")), "a small budget cuts some prefixes"
+    assert 0 < runs["dp2"]["tokens"] < distinct, "two data-parallel ranks share the work"
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_tokens_are_told_by_sample(world, run):
+    found = world[0][run]
+    if run == "dp2":
+        assert found["tokens_by_sample"].sum() > found["tokens"], "of all ranks, not of the first alone"
+    else:
+        assert found["tokens_by_sample"].sum() == found["tokens"]
+
+
+def test_hints_anywhere_are_scored_as_without_sharing(world):
+    runs = world[0]
+    for name in (f"{s.sample_id}.{part}" for s in SAMPLES for part in ("logprobs", "at")):
+        np.testing.assert_allclose(runs["one"][name], runs["plain"][name], atol=1e-5)
 
 
 @pytest.mark.parametrize("run", RUNS)

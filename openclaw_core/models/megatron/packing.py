@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from openclaw_core.errors import UserError
@@ -22,12 +23,33 @@ class SequenceIds:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedKeys:
+    """Which rows each block of queries reads keys and values from: its prefix, then itself, in order of position.
+
+    rows [sum of lengths] int64; cu_seqlens [S' + 1] int32; lengths: the same on the host. The last query of a block sees
+    all of the block's keys, the one before it all but the last.
+    """
+
+    rows: torch.Tensor
+    cu_seqlens: torch.Tensor
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, keys: Sequence[np.ndarray], device: torch.device) -> SharedKeys:
+        """From the key rows of each block."""
+        lengths = tuple(len(rows) for rows in keys)
+        ends = torch.from_numpy(np.cumsum((0, *lengths), dtype=np.int32))
+        return cls(torch.from_numpy(np.concatenate(keys)).to(device), ends.to(device), lengths)
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """S sequences in T rows, N of which predict response ids.
 
     input_ids, positions [T] int64; cu_seqlens [S' + 1] int32 (S' counts the filler behind the sequences, if any);
     lengths: the same on the host; rows [N]: the row that predicts each response id; response_ids [N];
-    row_counts: R of each sequence, on the host.
+    row_counts: R of each sequence, on the host. Where shared is given, the S' parts are the rows that sequences don't have
+    in common (prefix.py), lengths and cu_seqlens count those, and attention reads the keys that shared names.
     """
 
     input_ids: torch.Tensor
@@ -37,6 +59,7 @@ class Pack:
     rows: torch.Tensor
     response_ids: torch.Tensor
     row_counts: tuple[int, ...]
+    shared: SharedKeys | None = None
 
     @property
     def max_length(self) -> int:
@@ -49,14 +72,13 @@ def make_pack(sequences: Sequence[SequenceIds], device: torch.device, *, multipl
     The filler is a sequence of its own behind the others, so it changes nothing for them. Raises UserError
     for an empty prompt: nothing would predict its first response id.
     """
+    check_prompts(sequences)
     ids: list[int] = []
     positions: list[int] = []
     rows: list[int] = []
     response: list[int] = []
     lengths: list[int] = []
     for sequence in sequences:
-        if not sequence.prompt_ids:
-            raise UserError("A sequence has an empty prompt: nothing predicts its first response id.", "Give at least one id.")
         start = len(ids) + len(sequence.prompt_ids) - 1
         rows.extend(range(start, start + len(sequence.response_ids)))
         response.extend(sequence.response_ids)
@@ -81,6 +103,12 @@ def make_pack(sequences: Sequence[SequenceIds], device: torch.device, *, multipl
         response_ids=torch.tensor(response, dtype=torch.int64, device=device),
         row_counts=tuple(len(s.response_ids) for s in sequences),
     )
+
+
+def check_prompts(sequences: Sequence[SequenceIds]) -> None:
+    """Raise UserError for an empty prompt: nothing would predict its first response id."""
+    if any(not sequence.prompt_ids for sequence in sequences):
+        raise UserError("A sequence has an empty prompt: nothing predicts its first response id.", "Give at least one id.")
 
 
 def plan_packs(lengths: Sequence[int], budget: int) -> list[list[int]]:

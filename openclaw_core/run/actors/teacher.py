@@ -39,11 +39,9 @@ class TeacherActor(RankActor):
             seed=config.train.seed,
         )
 
-    def score(self, samples: Sequence[Sample], candidates: Literal["all", "first"]) -> tuple[list[TeacherScores], int]:
-        """TeacherScorer.score, and the tokens that it forwarded."""
-        before = self.scorer.tokens_forwarded
-        scores = self.scorer.score(samples, candidates=candidates)
-        return scores, self.scorer.tokens_forwarded - before
+    def score(self, samples: Sequence[Sample], candidates: Literal["all", "first"]) -> list[TeacherScores]:
+        """TeacherScorer.score."""
+        return self.scorer.score(samples, candidates=candidates)
 
     def logprobs_at(self, requests: Sequence[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """TeacherScorer.logprobs_at."""
