@@ -11,12 +11,13 @@ from openclaw_core.dumps.writer import DumpWriter
 from openclaw_core.errors import UserError
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Fleet
+from openclaw_core.run.frozen import Frozen
 from openclaw_core.run.keep import Keeper
 from openclaw_core.run.launch import Job, prepare
 from openclaw_core.run.plan import Plan
 from openclaw_core.run.progress import Progress, Watcher
 from openclaw_core.run.report import Report, build_report, write_report
-from openclaw_core.run.results import StepResult
+from openclaw_core.run.results import OldPass
 from openclaw_core.run.scores import ScoreKeeper
 from openclaw_core.run.stopping import StopRequest
 from openclaw_core.track.sinks import open_sinks
@@ -56,9 +57,11 @@ def _run(job: Job, progress: Progress, watcher: Watcher, stop: StopRequest) -> N
     try:
         with progress.timed("start"):
             fleet.start(job.sources)
+            frozen = Frozen(job.run, fleet)
         loop = Loop(job, fleet, progress, watcher, stop)
         try:
             loop.run()
+            frozen.prove()
         finally:
             loop.close()
     finally:
@@ -74,10 +77,11 @@ class Loop:
         self.job, self.fleet, self.progress, self.watcher, self.stop = job, fleet, progress, watcher, stop
         self.config = job.resolved.config
         self.store = Store(job.run.store)
-        self.scores = ScoreKeeper(fleet, self.store, self.config.loss)
+        self.scores = ScoreKeeper(fleet, self.store, self.config.loss, self.config.train.batch_size)
         self.keeper = Keeper(job, self.store, DumpWriter(job.run.dumps), open_sinks(job.run.metrics))
         self.version = job.first_step - 1
         self.saved = self.version
+        fleet.meanwhile = self.scores.advance
         self._shown = 0.0
 
     def run(self) -> None:
@@ -114,20 +118,21 @@ class Loop:
         return None
 
     def _step(self, step: int, batch: list[Sample], before: dict[str, float]) -> None:
-        with self.progress.timed("teacher"):
-            scores = self.scores.of(batch)
+        self.scores.expect(batch)
         with self.progress.timed("pause"):
             self.fleet.pause()
-        result, scores = self._train(batch, scores)
+        scores = self._complete_scores(batch)
+        with self.progress.timed("train"):
+            result = self.fleet.train_step(batch, scores)
         self.store.mark_trained([s.sample_id for s in batch], step)
-        self.scores.forget(batch)
+        self.scores.forget()
         with self.progress.timed("sync"):
             self.fleet.push_weights(step)
         lags = [self.version - s.weight_version for s in batch]
         self.version = self.progress.step = self.progress.weight_version = step
         with self.progress.timed("dump"):
             self.keeper.dump(step, batch, scores, result)
-        metrics = self.keeper.metrics(batch, result, lags, self.scores.take_tokens())
+        metrics = self.keeper.metrics(batch, scores, result, lags)
         if step % self.config.train.save_every == 0 or step == self.config.train.steps:
             self._save()
         if self.config.users is not None and (step % self.config.users.eval_every == 0 or step == self.config.train.steps):
@@ -144,14 +149,24 @@ class Loop:
         if step < self.config.train.steps and self.store.ready_count() < self.config.train.batch_size:
             self.fleet.resume(step)
 
-    def _train(self, batch: list[Sample], scores: list[TeacherScores]) -> tuple[StepResult, list[TeacherScores]]:
-        if self.scores.needs.at_student:
-            with self.progress.timed("old"):
-                old = self.fleet.old_pass(batch, scores)
-            with self.progress.timed("teacher"):
-                scores = self.scores.at_student(scores, old)
-        with self.progress.timed("train"):
-            return self.fleet.train_step(batch, scores), scores
+    def _complete_scores(self, batch: list[Sample]) -> list[TeacherScores]:
+        """The teacher's scores of the batch, at the student's ids too where the objective reads them.
+
+        The student's old pass runs while the teacher still scores, unless it reads what the teacher found.
+        """
+        needs = self.scores.needs
+        old = self._old_pass(batch, []) if needs.at_student and not needs.old_at_teacher else None
+        with self.progress.timed("teacher"):
+            scores = self.scores.of(batch)
+        if not needs.at_student:
+            return scores
+        old = old or self._old_pass(batch, scores)
+        with self.progress.timed("teacher"):
+            return self.scores.at_student(scores, old)
+
+    def _old_pass(self, batch: list[Sample], scores: list[TeacherScores]) -> dict[str, OldPass]:
+        with self.progress.timed("old"):
+            return self.fleet.old_pass(batch, scores)
 
     def _save(self) -> None:
         with self.progress.timed("save"):

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,10 @@ def _show_devices(config: Config) -> None:
 
 
 class Fleet:
-    """Started by start(), ended by stop(). Methods block; those that return references don't."""
+    """Started by start(), ended by stop(). Methods block; those that return references don't.
+
+    meanwhile is called again and again while the student, the engines or a reading is waited for.
+    """
 
     def __init__(self, run: RunFolder, plan: Plan, config: Config) -> None:
         self.run, self.plan, self.config = run, plan, config
@@ -80,6 +83,7 @@ class Fleet:
         self.cluster = Cluster(run.path, bundles_of(plan, config))
         self.engine_urls: list[str] = []
         self.proxy_url = ""
+        self.meanwhile: Callable[[], None] | None = None
         self._actors: list[Any] = []
         self._heartbeat = Heartbeat()
 
@@ -147,7 +151,7 @@ class Fleet:
         return bool(self.cluster.actors.get("teacher"))
 
     def start_scoring(self, samples: Sequence[Sample], candidates: str) -> list[Any]:
-        """References to (scores, tokens forwarded) on rank 0."""
+        """References to the scores, complete on rank 0."""
         return placement.start(self.cluster.actors["teacher"], "score", list(samples), candidates)
 
     def teacher_at(self, requests: list[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -156,26 +160,26 @@ class Fleet:
         return answer
 
     def forget(self, sample_ids: list[str]) -> None:
-        """The teacher may drop what it keeps of these samples."""
-        placement.call(self.cluster.actors["teacher"], "forget", sample_ids)
+        """The teacher may drop what it keeps of these samples; nobody waits until it has."""
+        placement.start(self.cluster.actors["teacher"], "forget", sample_ids)
 
     def old_pass(self, samples: list[Sample], scores: list[TeacherScores]) -> dict[str, OldPass]:
         """The student's old pass over the batch."""
-        answer: dict[str, OldPass] = placement.call(self.cluster.actors["actor"], "old_pass", samples, scores)[0]
+        answer: dict[str, OldPass] = self._student("old_pass", samples, scores)[0]
         return answer
 
     def train_step(self, samples: list[Sample], scores: list[TeacherScores]) -> StepResult:
         """One optimizer step on all ranks."""
-        answer: StepResult = placement.call(self.cluster.actors["actor"], "train_step", samples, scores)[0]
+        answer: StepResult = self._student("train_step", samples, scores)[0]
         return answer
 
     def save(self, folder: Path, step: int) -> None:
         """A checkpoint of the student with its optimizer."""
-        placement.call(self.cluster.actors["actor"], "save", str(folder), step)
+        self._student("save", str(folder), step)
 
     def pause(self) -> None:
         """Requests wait from now on; those under way are answered first."""
-        placement.call(self.proxy, "pause", DRAIN_S)
+        placement.call(self.proxy, "pause", DRAIN_S, meanwhile=self.meanwhile)
 
     def resume(self, version: int) -> None:
         """Requests go on, answered by weights of this version."""
@@ -184,7 +188,7 @@ class Fleet:
     def push_weights(self, version: int) -> None:
         """The student's weights into every engine, as version; engines never serve a mixture."""
         folder = self.run.weights / f"v{version:06d}"
-        placement.call(self.cluster.actors["actor"], "export_hf", str(folder))
+        self._student("export_hf", str(folder))
         asyncio.run(self._swap(folder, version))
         for old in self.run.weights.iterdir():
             if old != folder:
@@ -207,7 +211,13 @@ class Fleet:
 
     def read_preference(self) -> tuple[float, float, int] | None:
         """Preference rate, solved rate and number of held-out tasks; None without simulated users."""
-        return placement.call(self.users, "evaluate", self.engine_urls)[0] if self.users else None
+        return self._evaluate() if self.users else None
+
+    def _evaluate(self) -> tuple[float, float, int] | None:
+        return placement.call(self.users, "evaluate", self.engine_urls, meanwhile=self.meanwhile)[0]
+
+    def _student(self, method: str, *arguments: Any) -> list[Any]:
+        return placement.call(self.cluster.actors["actor"], method, *arguments, meanwhile=self.meanwhile)
 
     def teacher_hash(self) -> str:
         """Hash of the teacher's weights."""

@@ -11,10 +11,12 @@ import numpy as np
 
 from openclaw_core.dumps.schema import HintDump, SampleDump, StepDump, StepHeader
 from openclaw_core.dumps.writer import DumpWriter
+from openclaw_core.loss.needs import needs
 from openclaw_core.rollout.store import Store
 from openclaw_core.rollout.template import text_of
 from openclaw_core.run.launch import Job
 from openclaw_core.run.results import StepResult
+from openclaw_core.teacher.schedule import published_tokens, whole_tokens
 from openclaw_core.track.sinks import Sinks
 from openclaw_core.types import Sample, SampleKind, TeacherScores
 
@@ -98,7 +100,7 @@ class Keeper:
             spans=sample.step_spans,
         )
 
-    def metrics(self, batch: list[Sample], result: StepResult, lags: list[int], teacher_tokens: int) -> dict[str, Any]:
+    def metrics(self, batch: list[Sample], scores: list[TeacherScores], result: StepResult, lags: list[int]) -> dict[str, Any]:
         """One step's metrics, by the names of track.metrics."""
         kinds = [s.kind for s in batch]
         judged = [s.reward for s in batch if s.kind is not SampleKind.OPD]
@@ -130,7 +132,11 @@ class Keeper:
         if gaps:
             own["gap/engine_max"] = max(gaps)
         if self.config.loss.w_opd > 0:
-            own["teacher/tokens"] = teacher_tokens
+            asked = needs(self.config.loss)
+            scored = [s for s in batch if asked.scores(s.kind)]
+            own["teacher/tokens"] = sum(s.tokens for s in scores)
+            own["teacher/tokens_whole"] = whole_tokens(scored, first_only=asked.candidates == "first")
+            own["teacher/tokens_published"] = published_tokens(batch)
         return {**result.metrics.get("all", {}), **own, **funnel}
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:

@@ -11,8 +11,9 @@ optimizer    (8, or 12 with an fp32 master copy) P / d     (Adam's two means; sh
 layer        A = b [4 h / s + (2 (q + 2 kv) + q + 3 f) / t]           (per token; attention keeps no N x N matrix)
 activations  recompute: N (b L h / s + A)      else: N L A            (times p micro-batches in flight)
 logits       b rows V / t + 4 x 1024 V / t     (rows <= N that predict response tokens; gradient in place; a chunk in fp32)
-teacher      weights + N A + chunk logits + kept b h x (batch x M x longest reply) / d      (forward only: one layer at a
-             time; hidden states of reply tokens stay until the step; M = loss.max_candidates)
+teacher      weights + N A + 4 N x 2 kv b / t + chunk logits + kept b h x (2 batch x M x longest reply) / d
+             (forward only: one layer at a time, whose keys and values are gathered for up to 4 N rows where candidates
+             share a prefix; hidden states of reply tokens stay until the step; M = loss.max_candidates)
 KV cache     2 L kv b / min(t, kv_heads) per token
 
 Checked against megatron-core on one H200 with Qwen3-4B's shape in bf16: A is 112 KB a token, measured 118; training with
@@ -29,6 +30,10 @@ from openclaw_core.models.architecture import Architecture, padded_vocab
 GIB = 2**30
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 CHUNK_ROWS = 1024
+KEYS_PER_TOKEN = 4
+"""models/megatron/prefix.py: rows whose keys are gathered, per token of a pack."""
+SCORED_AHEAD = 2
+"""Batches whose scores and hidden states the teacher keeps at most: the one in training, and the next."""
 KV_SHARE = 0.85
 PROCESS_BYTES = {"cuda": int(2.5 * GIB), "cpu": int(0.6 * GIB)}
 
@@ -133,10 +138,18 @@ def teacher_memory(arch: Architecture, split: Split, config: Config) -> Memory:
     width, tokens = BYTES[config.train.dtype], config.train.max_tokens_per_device
     weights = shard_parameters(arch, split) * width
     columns = padded_vocab(arch.vocab, tp=split.tensor) // split.tensor
-    kept = config.train.batch_size * config.loss.max_candidates * config.rollout.max_response_tokens * arch.hidden * width
+    kept = (
+        SCORED_AHEAD
+        * config.train.batch_size
+        * config.loss.max_candidates
+        * config.rollout.max_response_tokens
+        * arch.hidden
+        * width
+    )
     device = (
         Part("weights", weights),
         Part("activations", tokens * layer_activation(arch, split, width)),
+        Part("keys of shared prefixes", KEYS_PER_TOKEN * tokens * 2 * arch.kv_heads * arch.head_dim * width // split.tensor),
         Part("logits", (width + 4) * min(tokens, CHUNK_ROWS) * columns),
         Part("kept hidden states", kept // split.data),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,21 +152,40 @@ class Heartbeat:
                 wait([reference])
 
 
-def call(handles: Sequence[Any], method: str, *args: Any, timeout: float | None = None, **kwargs: Any) -> list[Any]:
-    """Calls one method on all handles at the same time; answers in their order."""
-    return wait(start(handles, method, *args, **kwargs), timeout)
+def call(
+    handles: Sequence[Any], method: str, *args: Any, timeout: float | None = None, meanwhile: Callable[[], None] | None = None
+) -> list[Any]:
+    """Calls one method on all handles at the same time; answers in their order. meanwhile is as in wait."""
+    return wait(start(handles, method, *args), timeout, meanwhile)
 
 
-def start(handles: Sequence[Any], method: str, *args: Any, **kwargs: Any) -> list[Any]:
+def start(handles: Sequence[Any], method: str, *args: Any) -> list[Any]:
     """Like call, without waiting: returns references for wait."""
     import ray
 
     shared = [ray.put(arg) if isinstance(arg, (list, tuple, dict)) else arg for arg in args]
-    return [getattr(handle, method).remote(*shared, **kwargs) for handle in handles]
+    return [getattr(handle, method).remote(*shared) for handle in handles]
 
 
-def wait(references: list[Any], timeout: float | None = None) -> list[Any]:
-    """Waits for references of start; a dead actor or an error inside one is raised here."""
+MEANWHILE_S = 0.05
+
+
+def wait(references: list[Any], timeout: float | None = None, meanwhile: Callable[[], None] | None = None) -> list[Any]:
+    """Waits for references of start; a dead actor or an error inside one is raised here.
+
+    meanwhile, which must return at once, is called again and again until they are there (then without a timeout).
+    """
+    import ray
+
+    while meanwhile is not None:
+        try:
+            return _get(references, MEANWHILE_S)
+        except ray.exceptions.GetTimeoutError:
+            meanwhile()
+    return _get(references, timeout)
+
+
+def _get(references: list[Any], timeout: float | None) -> list[Any]:
     import ray
 
     try:

@@ -128,6 +128,11 @@ class SampleTable(Database):
     def ready_count(self) -> int:
         return self.connection.execute("SELECT count(*) FROM samples WHERE state = 'ready'").fetchone()[0]
 
+    def waiting_ids(self) -> set[str]:
+        """Samples that are still to be trained: ready or taken."""
+        rows = self.connection.execute("SELECT sample_id FROM samples WHERE state IN ('ready', 'taken')")
+        return {row["sample_id"] for row in rows}
+
     def unscored(self, limit: int) -> list[Sample]:
         """The oldest ready or taken samples that the teacher hasn't scored."""
         rows = self.connection.execute(
