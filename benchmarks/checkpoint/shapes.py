@@ -37,6 +37,23 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "qwen3-4b": {**_QWEN3, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
 }
+PLANNED: dict[str, dict[str, Any]] = {
+    "qwen3-30b-a3b": {
+        **_QWEN3,
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+        "tie_word_embeddings": False,
+    }
+}
 _BLOCK = 4 * 2**20
 
 
@@ -46,13 +63,8 @@ def make_folder(folder: Path, shape: str, seed: int = 0) -> int:
     Values are drawn once and shifted from tensor to tensor: no two tensors are alike, and no file is compressible enough
     for a file system to cheat.
     """
-    config = SHAPES[shape]
-    arch = architecture_from_config(config, shape)
-    shapes = build_mapping(RULES[arch.family], arch, Layout(padded_vocab(arch.vocab))).hf
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    shapes, writer = _begin(folder, SHAPES[shape], shape)
     values = (torch.randn(2 * _BLOCK, generator=torch.Generator().manual_seed(seed)) * 0.02).to(torch.bfloat16)
-    writer = HfWriter(folder, {name: (size, torch.bfloat16) for name, size in shapes.items()})
     start = 0
     for name, size in shapes.items():
         width = math.prod(size[1:])
@@ -63,3 +75,17 @@ def make_folder(folder: Path, shape: str, seed: int = 0) -> int:
             writer.write(name, values[start : start + count].reshape(-1, *size[1:]), row)
     writer.close()
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def make_headers(folder: Path, shape: str) -> None:
+    """The same without weights: files of the right length that hold nothing but their headers."""
+    _, writer = _begin(folder, PLANNED[shape], shape)
+    writer.close()
+
+
+def _begin(folder: Path, config: dict[str, Any], shape: str) -> tuple[dict[str, tuple[int, ...]], HfWriter]:
+    arch = architecture_from_config(config, shape)
+    shapes = build_mapping(RULES[arch.family], arch, Layout(padded_vocab(arch.vocab))).hf
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    return shapes, HfWriter(folder, {name: (size, torch.bfloat16) for name, size in shapes.items()})

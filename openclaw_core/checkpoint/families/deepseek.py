@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from openclaw_core.checkpoint.families import dense, moe
 from openclaw_core.checkpoint.mapping import Rule
+from openclaw_core.models.architecture import Architecture
 
 _HF = "model.layers.{layer}."
 _MEGATRON = "decoder.layers.{layer}."
 _SELF, _ATTN = _MEGATRON + "self_attention.", _HF + "self_attn."
 _OUTER = tuple(rule for rule in dense.RULES if "layers" not in rule.megatron)
+
+
+def compressed(arch: Architecture) -> bool:
+    """Whether queries pass through a narrow layer too."""
+    return arch.mla is not None and arch.mla.q_rank > 0
+
 
 RULES = (
     *_OUTER,
@@ -21,15 +28,15 @@ RULES = (
         {_HF + "input_layernorm.weight": ("h",)},
         aliases=(_SELF + "linear_qkv.layer_norm_weight",),
     ),
-    Rule(_SELF + "linear_q_proj.weight", {_ATTN + "q_proj.weight": ("qh", "h")}, when=lambda arch: not arch.mla.q_rank),
-    Rule(_SELF + "linear_q_down_proj.weight", {_ATTN + "q_a_proj.weight": ("ql", "h")}, when=lambda arch: bool(arch.mla.q_rank)),
+    Rule(_SELF + "linear_q_proj.weight", {_ATTN + "q_proj.weight": ("qh", "h")}, when=lambda arch: not compressed(arch)),
+    Rule(_SELF + "linear_q_down_proj.weight", {_ATTN + "q_a_proj.weight": ("ql", "h")}, when=compressed),
     Rule(
         _SELF + "linear_q_up_proj.layer_norm_weight",
         {_ATTN + "q_a_layernorm.weight": ("ql",)},
-        when=lambda arch: bool(arch.mla.q_rank),
+        when=compressed,
         aliases=(_SELF + "q_layernorm.weight",),
     ),
-    Rule(_SELF + "linear_q_up_proj.weight", {_ATTN + "q_b_proj.weight": ("qh", "ql")}, when=lambda arch: bool(arch.mla.q_rank)),
+    Rule(_SELF + "linear_q_up_proj.weight", {_ATTN + "q_b_proj.weight": ("qh", "ql")}, when=compressed),
     Rule(_SELF + "linear_kv_down_proj.weight", {_ATTN + "kv_a_proj_with_mqa.weight": ("kr", "h")}),
     Rule(
         _SELF + "linear_kv_up_proj.layer_norm_weight",
