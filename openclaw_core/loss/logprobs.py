@@ -12,12 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
+from openclaw_core.loss import kernels
 from openclaw_core.loss.topk import local_topk, merge
 from openclaw_core.loss.vocab import VocabShard
 
 # Elements of a chunk: a CPU chunk stays in cache, a CUDA chunk of float32 takes 16 MiB.
 CHUNK = {"cpu": 1 << 18, "cuda": 1 << 22}
+# Stands for log 0 where it is multiplied by the probability 0; far enough from the least float32 to be multiplied first.
+LEAST_LOGPROB = -1e30
+# Ids a row that the gradient kernel takes: it compares all pairs of them.
+MOST_IDS = 128
 
 
 @dataclass(frozen=True)
@@ -57,14 +63,12 @@ def row_stats(
     k = min(k, shard.real_vocab)
     at_sampling = temperature if sampling_temperature is None else sampling_temperature
     real = logits[:, : shard.real]
-    sums = _Sums.of(real, temperature, at_sampling, with_entropy=True)
+    sums, values, columns = _scan(real, temperature, at_sampling, min(k, shard.real))
     ids = sampled_ids[:, None] if gather_ids is None else torch.cat((sampled_ids[:, None], gather_ids), dim=1)
     picked = sums.reduce(_pick(real, ids, shard), shard)
     norm = sums.norm()
     logprobs = norm.logprobs(picked).masked_fill(ids < 0, float("-inf"))
-    tops = [local_topk(real[rows], min(k, shard.real)) for rows in _chunks(real)]
-    values = torch.cat([value for value, _ in tops]).to(norm.shift.dtype)
-    top_values, top_ids = merge(values, torch.cat([column for _, column in tops]) + shard.start, k, shard)
+    top_values, top_ids = merge(values, columns + shard.start, k, shard)
     return RowStats(
         lse=norm.shift / temperature + norm.log_sum,
         entropy=sums.entropy(),
@@ -101,6 +105,19 @@ def _chunks(x: Tensor) -> Iterator[slice]:
     # An empty tensor still gets one (empty) chunk, so that results can be concatenated.
     for start in range(0, max(1, x.shape[0]), step):
         yield slice(start, start + step)
+
+
+def _scan(real: Tensor, temperature: float, at_sampling: float, k: int) -> tuple[_Sums, Tensor, Tensor]:
+    """This rank's sums, and values and columns [N, k] of its top-k."""
+    if k and kernels.usable(real):
+        from openclaw_core.loss.kernels.topk import sums_and_topk
+
+        (shift, e, e_log_e, second), values, columns = sums_and_topk(real, temperature, at_sampling, k)
+        return _Sums(shift, e, e_log_e, second, temperature, at_sampling), values, columns
+    sums = _Sums.of(real, temperature, at_sampling, with_entropy=True)
+    tops = [local_topk(real[rows], k) for rows in _chunks(real)]
+    values = torch.cat([value for value, _ in tops]).to(sums.shift.dtype)
+    return sums, values, torch.cat([column for _, column in tops])
 
 
 def _compute_dtype(x: Tensor) -> torch.dtype:
@@ -143,6 +160,11 @@ class _Sums:
     @classmethod
     def of(cls, real: Tensor, temperature: float, sampling_temperature: float, with_entropy: bool) -> _Sums:
         """This rank's sums around its own largest logit."""
+        if kernels.usable(real):
+            from openclaw_core.loss.kernels.stats import sums
+
+            shift, e, e_log_e, second = sums(real, temperature, sampling_temperature, with_entropy)
+            return cls(shift, e, e_log_e, second, temperature, sampling_temperature)
         parts = [_chunk_sums(real[rows], temperature, sampling_temperature, with_entropy) for rows in _chunks(real)]
         shift, e, e_log_e, at_sampling = (torch.cat(column) for column in zip(*parts, strict=True))
         return cls(shift, e, e_log_e, at_sampling, temperature, sampling_temperature)
@@ -216,6 +238,14 @@ class _Gather(torch.autograd.Function):
         mend = broken.device.type != "cpu" or bool(broken.any())
         out = logits.detach() if ctx.inplace else torch.empty_like(logits)
         width = ctx.shard.real
+        if ids.shape[1] <= MOST_IDS and kernels.usable(logits):
+            from openclaw_core.loss.kernels.gradient import RowTerms, write_gradient
+
+            terms = RowTerms(shift, log_sum, spread, entropy if ctx.with_entropy else None, grad_entropy, broken)
+            write_gradient(logits.detach(), out, width, column, own, grad_ids, terms, ctx.temperature)
+            if ctx.inplace:
+                increment_version(logits)
+            return out, None, None, None, None, None
         for rows in _chunks(logits):
             z, target = logits[rows, :width], out[rows, :width]
             reuse = ctx.inplace and z.dtype == shift.dtype
@@ -227,7 +257,7 @@ class _Gather(torch.autograd.Function):
                 work.exp_().mul_(spread[rows, None])
             else:
                 # dH/dz_v = -p_v (log p_v + H)
-                inner = work.clamp(min=torch.finfo(work.dtype).min).add_(entropy[rows, None]).mul_(-grad_entropy[rows, None])
+                inner = work.clamp(min=LEAST_LOGPROB).add_(entropy[rows, None]).mul_(-grad_entropy[rows, None])
                 work.exp_().mul_(inner.add_(spread[rows, None]))
             if width:
                 work.scatter_add_(1, column[rows], grad_ids[rows])

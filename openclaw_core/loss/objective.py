@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from openclaw_core.config.schema import Loss
+from openclaw_core.loss.attach import attach
+from openclaw_core.loss.fused import FusedRows, fusable
 from openclaw_core.loss.health import raise_on_bad_rows
 from openclaw_core.loss.logprobs import gather_logprobs, gather_with_entropy
 from openclaw_core.loss.metrics import Metrics, measure
@@ -45,8 +47,14 @@ class Objective:
 def objective(logits: Tensor, rows: Rows, targets: Targets, cfg: Loss, shard: VocabShard, *, inplace: bool = True) -> Objective:
     """Loss and metrics of N rows from logits [N, V_local]; one reading of logits, one more in the backward pass.
 
-    With inplace the backward pass writes the gradient into the storage of logits (see gather_logprobs).
+    With inplace the backward pass writes the gradient into the storage of logits (see gather_logprobs). On a GPU that
+    holds all of the vocabulary one kernel does both readings, and the gradient replaces the logits at once.
     """
+    if inplace and logits.requires_grad and torch.is_grad_enabled() and fusable(logits, rows, targets, shard):
+        fused = FusedRows.empty(targets)
+        fused.write(slice(None), logits.detach(), rows, targets, cfg, shard)
+        out = objective_of_fused(fused, rows, targets, cfg)
+        return replace(out, loss=attach(out.loss, (logits,), (logits.detach(),)))
     if cfg.entropy_coef:
         logprobs, entropy = gather_with_entropy(logits, targets.gather_ids, shard, temperature=cfg.temperature, inplace=inplace)
     else:
@@ -71,11 +79,23 @@ def objective_of_logprobs(logprobs: Tensor, entropy: Tensor | None, rows: Rows, 
     # Without any term the loss still belongs to the graph, so that every rank runs the same backward pass.
     per_row = sum(parts, start=torch.where(good, sampled, 0.0) * 0)
     assert isinstance(per_row, Tensor)
+    return _summed(terms, per_row, entropy, good, rows, targets, cfg)
+
+
+@torch.no_grad()
+def objective_of_fused(fused: FusedRows, rows: Rows, targets: Targets, cfg: Loss) -> Objective:
+    """The same from what the fused kernel wrote; loss has no graph."""
+    return _summed(fused.terms(cfg), fused.total, fused.entropy(cfg), fused.good, rows, targets, cfg)
+
+
+def _summed(
+    terms: Terms, per_row: Tensor, entropy: Tensor | None, good: Tensor, rows: Rows, targets: Targets, cfg: Loss
+) -> Objective:
     loss = (rows.weight * per_row).sum()
     with torch.no_grad():
         metrics = measure(terms, per_row, entropy, rows, targets, cfg)
         sample_losses = _sample_losses(terms, per_row, rows)
-    return Objective(loss, metrics, sample_losses, trained & ~good)
+    return Objective(loss, metrics, sample_losses, (rows.weight > 0) & ~good)
 
 
 def _sample_losses(terms: Terms, per_row: Tensor, rows: Rows) -> dict[str, Tensor]:

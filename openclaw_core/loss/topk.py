@@ -42,7 +42,9 @@ def by_value(values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge(values: Tensor, ids: Tensor, k: int, shard: VocabShard) -> tuple[Tensor, Tensor]:
-    """Top-k over all ranks from each rank's own [N, <= k]; k is at most the real vocabulary."""
+    """Top-k over all ranks from each rank's own [N, <= k], in order; k is at most the real vocabulary."""
+    if shard.group is None:
+        return values, ids
     missing = (values.shape[0], k - values.shape[1])
     values = torch.cat((values, values.new_full(missing, float("-inf"))), dim=1)
     ids = torch.cat((ids, ids.new_full(missing, NO_ID)), dim=1)

@@ -177,6 +177,7 @@ def run(
     dtype: torch.dtype = torch.float32,
     inplace: bool = True,
     reference: torch.Tensor | None = None,
+    device: torch.device | str = "cpu",
 ) -> Result:
     """The whole room on parts at logits of dtype; grads are d loss / d current logits of this rank's real columns."""
     vocab = parts[0].vocab
@@ -184,8 +185,8 @@ def run(
     exact = torch.float64 if dtype == torch.float64 else torch.float32
     samples = [part.sample(i) for i, part in enumerate(parts)]
     advantages = [part.advantages.double().numpy() for part in parts]
-    rows = pack_rows(samples, cfg, real_vocab=vocab, advantages=advantages, dtype=exact)
-    old = columns(torch.cat([part.old for part in parts]).to(dtype), shard)
+    rows = pack_rows(samples, cfg, real_vocab=vocab, advantages=advantages, dtype=exact, device=device)
+    old = columns(torch.cat([part.old for part in parts]).to(dtype), shard).to(device)
     needed = needs(cfg)
     teacher = pack_teacher(rows, teacher_scores(parts, min(cfg.k, vocab), None, cfg.temperature), cfg, real_vocab=vocab)
     stats = row_stats(
@@ -197,10 +198,10 @@ def run(
         gather_ids=teacher.gather_ids() if needed.old_at_teacher else None,
     )
     if needed.at_student:
-        scores = teacher_scores(parts, min(cfg.k, vocab), rows.split(stats.top_ids), cfg.temperature)
+        scores = teacher_scores(parts, min(cfg.k, vocab), rows.split(stats.top_ids.cpu()), cfg.temperature)
         teacher = teacher.with_at_student(rows, {score.sample_id: np.asarray(score.at_student) for score in scores})
     targets = build_targets(cfg, rows, stats, teacher if needed.teacher else None, reference)
-    logits = columns(torch.cat([part.current for part in parts]).to(dtype), shard)
+    logits = columns(torch.cat([part.current for part in parts]).to(dtype), shard).to(device)
     leaf = logits.requires_grad_(True)
     out = objective(leaf * 1, rows, targets, cfg, shard, inplace=inplace)
     out.loss.backward()

@@ -144,6 +144,16 @@ def test_in_place_is_refused_where_the_logits_are_still_needed(logits):
         gather_logprobs(softcapped, torch.zeros(N, 1, dtype=torch.int64), WHOLE).sum().backward()
 
 
+def test_entropy_gradient_of_ids_without_probability_is_zero():
+    logits = torch.randn(2, V)
+    logits[:, ::2] = -math.inf
+    leaf = logits.requires_grad_(True)
+    _, entropy = gather_with_entropy(leaf * 1, torch.ones(2, 1, dtype=torch.int64), WHOLE)
+    (entropy.sum() * 7).backward()
+    assert torch.isfinite(leaf.grad).all()
+    assert not leaf.grad[:, ::2].any()
+
+
 def test_no_rows():
     empty = torch.zeros(0, V, requires_grad=True)
     ids = torch.zeros(0, 3, dtype=torch.int64)

@@ -1,0 +1,51 @@
+"""Triton kernels of the hot path, for CUDA tensors. Importing this file needs no triton; the other files do.
+
+    tiles.py     how a program walks along a row, and the sums it keeps
+    stats.py     one reading of the logits: sums for log-sum-exp and entropy, largest logit of each group of columns
+    topk.py      exact top-K from the groups that can hold it
+    gradient.py  the gradient of log-probs and entropy, written over the logits
+    fused.py     the whole objective of a row, forward and gradient, in one program
+
+The plain path of logprobs.py and objective.py computes the same and is their oracle (tests/gpu, tests/loss).
+TRITON_INTERPRET=1 runs the kernels on CPU tensors too, slowly.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_state = {"on": True}
+
+
+def usable(logits: Tensor) -> bool:
+    """Whether the kernels can take logits [N, V]: on a GPU that Triton knows, dense rows, at most float32."""
+    device = logits.is_cuda or (_interpreted() and logits.device.type == "cpu")
+    shaped = logits.dtype in _DTYPES and logits.numel() > 0 and logits.stride(1) == 1
+    return device and shaped and _state["on"] and _installed()
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Run the plain path inside, also on a GPU."""
+    before, _state["on"] = _state["on"], False
+    try:
+        yield
+    finally:
+        _state["on"] = before
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def _installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
