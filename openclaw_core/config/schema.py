@@ -184,6 +184,17 @@ class Rollout(Section):
     session_idle_s: Annotated[float, Field(gt=0)] = Field(1800.0, description="Seconds until an idle session is closed.")
     on_length: Literal["drop", "negative", "keep"] = Field("drop", description="What a reply cut at its length becomes.")
     thinking: bool = Field(True, description="Passed to the chat template as enable_thinking.")
+    hint_placement: Literal["last_user", "system", "message"] = Field(
+        "last_user",
+        description="Where a candidate holds its hint: at the end of the last user message; at the end of the system message,"
+        " which is made where there is none (candidates then share no longer prefix); or in a user message of its own right"
+        " behind the last one.",
+    )
+    teacher_context_length: PositiveInt | None = Field(
+        None,
+        description="Most tokens of a candidate, hint and reply included; never more than the teacher's positions, which hold"
+        " when null. A longer candidate is left out, the others stay.",
+    )
 
 
 class Judge(Section):

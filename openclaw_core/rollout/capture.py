@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
-from openclaw_core.rollout.dispatch import Dispatch, OnLength, dispatch, majority
+from openclaw_core.rollout.dispatch import TOO_LONG, Dispatch, OnLength, dispatch, majority
 from openclaw_core.rollout.guards import guard_votes
 from openclaw_core.rollout.hints import accepted_hints, rank_hints
 from openclaw_core.rollout.judge import JudgeDown
 from openclaw_core.rollout.store import Store, TurnRecord, Vote
-from openclaw_core.rollout.template import ChatTemplate, off_loop
+from openclaw_core.rollout.template import ChatTemplate, HintPlacement, off_loop
 from openclaw_core.types import Hint, Verdict
 
 log = logging.getLogger("openclaw.capture")
@@ -37,12 +37,16 @@ class Judge(Protocol):
 class CaptureSettings:
     """max_candidates hints are kept per turn; at most concurrency turns are judged at once; retries wait 1 s, doubling.
 
-    guards_override lets structured evidence (guards.py) stand above the judge's verdict; it is stored in any case.
+    guards_override lets structured evidence (guards.py) stand above the judge's verdict; it is stored in any case. Candidates of
+    more than teacher_context tokens are left out; anchored says that the teacher reads un-hinted sequences too.
     """
 
     max_candidates: int = 3
     guards_override: bool = False
     on_length: OnLength = "drop"
+    hint_placement: HintPlacement = "last_user"
+    teacher_context: int | None = None
+    anchored: bool = False
     concurrency: int = 16
     session_idle_s: float = 1800.0
     first_retry_s: float = 1.0
@@ -186,6 +190,10 @@ class Capture:
             verdict = Verdict(-1, verdict.votes)
         hints = accepted_hints(self.store.hints(turn.turn_id))
         result = await off_loop(turn.messages, lambda: self._case(record, verdict, hints))
+        for left in result.too_long:
+            self.store.reject_hint(turn.turn_id, left.hint.text, TOO_LONG)
+            limit = self.settings.teacher_context
+            self.store.add_event(TOO_LONG, turn.turn_id, hint=left.hint.text, tokens=left.tokens, limit=limit)
         if result.sample:
             self.store.add_sample(result.sample)
         else:
@@ -198,9 +206,16 @@ class Capture:
             verdict,
             hints,
             hinted_prompt_ids=lambda hint: self.template.hinted_prompt_ids(
-                turn.messages, turn.tools, hint, thinking=record.thinking
+                turn.messages,
+                turn.tools,
+                hint,
+                thinking=record.thinking,
+                placement=self.settings.hint_placement,
+                prompt_ids=turn.prompt_ids,
             ),
             on_length=self.settings.on_length,
             flags=record.flags,
+            teacher_context=self.settings.teacher_context,
+            anchored=self.settings.anchored,
             sample_id=uuid4().hex,
         )

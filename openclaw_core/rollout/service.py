@@ -49,14 +49,18 @@ class ServiceSettings:
     judge_timeout_s: float = 120.0
 
     @classmethod
-    def from_config(cls, config: Config, env: Mapping[str, str] | None = None) -> ServiceSettings:
+    def from_config(
+        cls, config: Config, env: Mapping[str, str] | None = None, *, teacher_positions: int | None = None
+    ) -> ServiceSettings:
         """Reads the sections rollout, proxy, judge and loss; keys come from the environment variables they name.
 
         A kind of vote that no term of the objective reads isn't asked for: no hints when w_opd is 0, no verdicts when w_rl is 0
-        (unless un-hinted samples anchor the student). Raises UserError for a variable that is named and not set.
+        (unless un-hinted samples anchor the student). teacher_positions is what the teacher was made for. Raises UserError for
+        a variable that is named and not set.
         """
         env = os.environ if env is None else env
         rollout, proxy, judge, loss = config.rollout, config.proxy, config.judge, config.loss
+        limits = [n for n in (rollout.teacher_context_length, teacher_positions) if n is not None]
         verdicts = loss.w_rl > 0 or (loss.w_opd > 0 and loss.opd_on_rl_only == "anchor")
         return cls(
             proxy=ProxySettings(
@@ -68,7 +72,8 @@ class ServiceSettings:
             ),
             capture=CaptureSettings(
                 max_candidates=loss.max_candidates, guards_override=judge.guards, on_length=rollout.on_length,
-                session_idle_s=rollout.session_idle_s,
+                session_idle_s=rollout.session_idle_s, hint_placement=rollout.hint_placement,
+                teacher_context=min(limits, default=None), anchored=loss.w_opd > 0 and loss.opd_on_rl_only == "anchor",
             ),
             host=proxy.host, port=proxy.port, judge_model=judge.model or "judge",
             judge_api_key=_secret(env, judge.api_key_env, "judge.api_key_env"),
@@ -115,11 +120,11 @@ class RolloutService:
     @classmethod
     def from_config(
         cls, config: Config, *, store_path: str | Path, engine_urls: Sequence[str], judge_url: str, tokenizer_folder: str | Path,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None, teacher_positions: int | None = None,
     ) -> RolloutService:  # fmt: skip
         return cls(
-            ServiceSettings.from_config(config, env), store_path=store_path, engine_urls=engine_urls, judge_url=judge_url,
-            tokenizer_folder=tokenizer_folder,
+            ServiceSettings.from_config(config, env, teacher_positions=teacher_positions), store_path=store_path,
+            engine_urls=engine_urls, judge_url=judge_url, tokenizer_folder=tokenizer_folder,
         )  # fmt: skip
 
     @property

@@ -12,13 +12,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from openclaw_core.errors import UserError
 from openclaw_core.types import Message
 
 HINT_FORMAT = "\n\n[user's hint / instruction]\n{hint}"
-"""What a hint looks like to the teacher: appended to the last user message."""
+"""What a hint looks like to the teacher, wherever it is placed."""
+
+HintPlacement = Literal["last_user", "system", "message"]
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
@@ -69,8 +71,15 @@ class ChatTemplate:
             raise UserError(f"The tokenizer of {folder} cannot be read: {error}", "Give a complete folder.") from error
         return cls(tokenizer, thinking=thinking)
 
-    def render(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, thinking: bool | None = None) -> str:
-        """The prompt's text, generation prompt included. Raises UserError when the template refuses the messages."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] = (),
+        *,
+        thinking: bool | None = None,
+        generation_prompt: bool = True,
+    ) -> str:
+        """The prompt's text, by default with the generation prompt. Raises UserError when the template refuses the messages."""
         from jinja2 import TemplateError
 
         try:
@@ -78,7 +87,7 @@ class ChatTemplate:
                 [self._for_template(message) for message in messages],
                 tools=list(tools) or None,
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=generation_prompt,
                 enable_thinking=self.thinking if thinking is None else thinking,
             )
         except (TemplateError, TypeError, ValueError, KeyError) as error:
@@ -92,10 +101,37 @@ class ChatTemplate:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def hinted_prompt_ids(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], hint: str, *, thinking: bool | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        hint: str,
+        *,
+        thinking: bool | None = None,
+        placement: HintPlacement = "last_user",
+        prompt_ids: Sequence[int] = (),
     ) -> tuple[int, ...]:
-        """Ids of the same prompt with the hint in it; tools, thinking and the generation prompt are as they were."""
-        return self.prompt_ids(with_hint(messages, hint), tools, thinking=thinking)
+        """Ids of the same prompt with the hint in it; tools, thinking and the generation prompt are as they were.
+
+        Raises UserError where the template ends this prompt, or the turn's own prompt_ids, in another way than the plain one:
+        the reply would then go on from something else than what the student saw.
+        """
+        ids = self.prompt_ids(with_hint(messages, hint, placement), tools, thinking=thinking)
+        suffix = self.generation_suffix(messages, tools, thinking=thinking)
+        if any(tuple(found[-len(suffix) :]) != suffix for found in (ids, prompt_ids or ids)):
+            raise UserError(
+                f"With a hint (placement {placement!r}) the prompt doesn't end as the student's own does.",
+                "Choose another rollout.hint_placement, or a template whose generation prompt is always the same.",
+            )
+        return ids
+
+    def generation_suffix(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, thinking: bool | None = None
+    ) -> tuple[int, ...]:
+        """Ids of what the template puts behind the messages for the reply to begin. Raises UserError where that is nothing."""
+        whole, bare = (self.render(messages, tools, thinking=thinking, generation_prompt=flag) for flag in (True, False))
+        if not whole.startswith(bare) or whole == bare:
+            raise UserError("The chat template has no generation prompt behind the messages.", "Use a chat model's template.")
+        return tuple(self.tokenizer(whole[len(bare) :], add_special_tokens=False)["input_ids"])
 
     def parse_reply(
         self, response_ids: Sequence[int], prompt_ids: Sequence[int], *, turn_id: str, has_tools: bool = False
@@ -151,19 +187,33 @@ def text_of(content: Any) -> str:
     return "\n".join(part["text"] for part in content or () if part.get("type") == "text")
 
 
-def with_hint(messages: Sequence[Message], hint: str) -> list[Message]:
-    """The messages with the hint appended to the last user message, or as a user message of its own where there is none."""
+def with_hint(messages: Sequence[Message], hint: str, placement: HintPlacement = "last_user") -> list[Message]:
+    """The messages with the hint in them.
+
+    last_user: appended to the last user message. system: appended to the system message, which is made where there is none.
+    message: a user message of its own right behind the last user message, so before tool results and earlier steps of the
+    same turn: templates that keep reasoning since the last user message keep all of it. last_user and message add one at the
+    end where no user has spoken.
+    """
     suffix = HINT_FORMAT.format(hint=hint.strip())
-    hinted = list(messages)
-    for index in range(len(hinted) - 1, -1, -1):
-        if hinted[index].get("role") == "user":
-            content = hinted[index].get("content")
-            if isinstance(content, list):
-                hinted[index] = {**hinted[index], "content": _append_to_parts(content, suffix)}
-            else:
-                hinted[index] = {**hinted[index], "content": (content or "") + suffix}
-            return hinted
-    return [*hinted, {"role": "user", "content": suffix.lstrip("\n")}]
+    alone = suffix.lstrip("\n")
+    if placement == "system":
+        if messages and messages[0].get("role") == "system":
+            return [_appended(messages[0], suffix), *messages[1:]]
+        return [{"role": "system", "content": alone}, *messages]
+    last = next((i for i in range(len(messages) - 1, -1, -1) if messages[i].get("role") == "user"), None)
+    if last is None:
+        return [*messages, {"role": "user", "content": alone}]
+    if placement == "message":
+        return [*messages[: last + 1], {"role": "user", "content": alone}, *messages[last + 1 :]]
+    return [*messages[:last], _appended(messages[last], suffix), *messages[last + 1 :]]
+
+
+def _appended(message: Message, suffix: str) -> Message:
+    content = message.get("content")
+    if isinstance(content, list):
+        return {**message, "content": _append_to_parts(content, suffix)}
+    return {**message, "content": (content or "") + suffix}
 
 
 def _append_to_parts(parts: list[dict[str, Any]], suffix: str) -> list[dict[str, Any]]:

@@ -38,7 +38,8 @@ DRAIN_S = 600.0
 
 @dataclass(frozen=True)
 class Sources:
-    """Checkpoints that the roles start from: torch_dist folders of student and teacher, and a checkpoint to go on from."""
+    """Checkpoints that the roles start from: the student's torch_dist, the teacher's (or its Hugging Face folder), and one of
+    the run to go on from."""
 
     student: Path
     teacher: Path

@@ -45,7 +45,7 @@ def prepare(resolved: Resolved, plan: Plan, run_folder: Path | None, resume: Pat
     run.update(state="starting", reason="", steps=config.train.steps, versions=_versions(), facts=_facts(resolved, plan))
     student = _torch_dist(run, "student", config.student, watcher)
     needs_own_teacher = config.teacher is not None and config.loss.w_opd > 0
-    teacher = _torch_dist(run, "teacher", config.teacher, watcher) if needs_own_teacher and config.teacher else student
+    teacher = _as_it_is(config.teacher) if needs_own_teacher and config.teacher else student
     saved = run.checkpoint_steps()
     checkpoint = run.checkpoint(saved[-1]) if saved else None
     first_step = saved[-1] + 1 if saved else 1
@@ -76,6 +76,13 @@ def _torch_dist(run: RunFolder, name: str, source: ModelSource, watcher: Watcher
         result = convert(plan_conversion(source.hf, target, to="torch_dist"))
         watcher.note(f"Converted {source.hf} to torch_dist: {len(result.checks)} tensors verified in {result.seconds:.1f} s.")
     return target
+
+
+def _as_it_is(source: ModelSource) -> Path:
+    """The teacher is only read, at any parallel size, so its Hugging Face folder needs no conversion."""
+    path = source.load or source.hf
+    assert path is not None
+    return Path(path)
 
 
 def _roll_back(run: RunFolder, step: int, watcher: Watcher) -> None:

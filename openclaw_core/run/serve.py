@@ -18,6 +18,7 @@ from openclaw_core.run.process_tree import tree
 from openclaw_core.run.processes import ProcessRecord
 from openclaw_core.run.runfolder import RunFolder, create_run, new_run_name
 from openclaw_core.run.server import Server
+from openclaw_core.run.sources import architecture_of
 from openclaw_core.run.stopping import StopRequest
 
 START_TIMEOUT_S = 1800.0
@@ -62,12 +63,14 @@ def _serve(resolved: Resolved, run: RunFolder, stop: StopRequest, out: Listener)
     judging = judge_command(config)
     judge = _Child(Server(run, "judge-0-server", judging)) if judging else None
     servers = [server for server in (engine, judge) if server is not None]
+    teacher = architecture_of(config.teacher or config.student)
     rollout = RolloutService.from_config(
         config,
         store_path=run.store,
         engine_urls=[engine.url],
         judge_url=judge.url if judge else config.judge.base_url or "",
         tokenizer_folder=config.student.hf,
+        teacher_positions=teacher.max_position if teacher else None,
     )
     rollout.start()
     run.update(facts={"proxy": rollout.url})

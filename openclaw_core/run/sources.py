@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from openclaw_core.config.schema import Config, ModelSource
-from openclaw_core.models.architecture import Architecture, architecture_from_hf
+from openclaw_core.models.architecture import Architecture, architecture_from_hf, architecture_from_torch_dist
 
 Finding = tuple[str, str]
 
@@ -30,10 +30,20 @@ def architectures_of(config: Config) -> dict[str, Architecture | None]:
 
 
 def architecture_of(source: ModelSource) -> Architecture | None:
-    """From config.json of source.hf where the folder is there, else from source.architecture, else None."""
+    """From config.json of source.hf where the folder is there, else from the checkpoint itself, else from source.architecture,
+    else None."""
     if source.hf is not None and Path(source.hf, "config.json").is_file():
         return architecture_from_hf(source.hf)
+    if source.hf is None and source.load is not None and Path(source.load).is_dir():
+        return architecture_from_torch_dist(source.load)
     return stated_architecture(source)
+
+
+def teacher_architecture(config: Config) -> Architecture:
+    """The teacher's, from its own folder or checkpoint; nothing comes from the student unless it is the student itself."""
+    found = architecture_of(config.teacher or config.student)
+    assert found is not None, "missing_sources() refuses such a run"
+    return found
 
 
 def stated_architecture(source: ModelSource) -> Architecture | None:
@@ -62,7 +72,7 @@ def missing_sources(config: Config) -> list[Finding]:
     found: list[Finding] = []
     sources = {"student": config.student} | ({"teacher": config.teacher} if config.teacher and config.loss.w_opd > 0 else {})
     for name, source in sources.items():
-        if source.hf is None:
+        if source.hf is None and (name == "student" or source.load is None):
             found.append((f"{name}.hf is not given; a real run needs it.", f"Use --set {name}.hf=FOLDER."))
         for key in ("hf", "load"):
             path = getattr(source, key)

@@ -232,20 +232,21 @@ async def open_door(store, template, make_engine, make_judge):
 
 
 @pytest.fixture
-def make_turn(store) -> Callable[..., Turn]:
+def make_turn(store, template) -> Callable[..., Turn]:
     """Adds a turn to the store and returns it."""
     numbers = iter(range(10**6))
 
     def make(*, drop_reason: str | None = None, flags: tuple[str, ...] = (), **fields: Any) -> Turn:
         number = next(numbers)
         session = fields.pop("session_id", None) or store.open_session().session_id
+        messages = ({"role": "user", "content": f"task {number}"},)
         values = {
             "turn_id": f"turn{number}",
             "lineage_id": "line",
-            "messages": ({"role": "user", "content": f"task {number}"},),
+            "messages": messages,
             "tools": (),
             "reply": {"role": "assistant", "content": "reply"},
-            "prompt_ids": (1, 2, 3),
+            "prompt_ids": template.prompt_ids(messages),
             "response_ids": (4, 5),
             "response_logprobs": (-0.5, -0.1),
             "finish_reason": "stop",

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from openclaw_core.rollout.capture import Capture, CaptureSettings
 from openclaw_core.rollout.judge import JudgeClient
 from openclaw_core.rollout.store import Store
+from openclaw_core.types import SampleKind
 
 QUICK = CaptureSettings(first_retry_s=0.01, longest_retry_s=0.02, sweep_every_s=0.02)
 COMPLAINT = ({"role": "user", "content": "please in capitals"},)
@@ -172,3 +174,21 @@ async def test_evidence_is_stored_and_overrides_where_it_may(store, make_turn, m
     assert await capture.settle(5)
     assert [v.reason for v in store.votes(turn.turn_id, "guard")] == ["tool_error"]
     assert [r.sample.reward for r in store.samples()] == [reward]
+
+
+async def test_a_hint_too_long_for_the_teacher_is_told_and_the_turn_goes_on(store, make_turn, make_capture):
+    def answer(task, data):
+        return "\\boxed{1} [HINT_START]" + "capitals! " * 40 + "[HINT_END]" if task == "hint" else "\\boxed{-1}"
+
+    capture, _ = make_capture(answer, replace(QUICK, teacher_context=120))
+    turn = make_turn()
+    store.close_turn(turn.turn_id, COMPLAINT)
+    capture.wake()
+    assert await capture.settle(5)
+    sample = store.sample_of_turn(turn.turn_id).sample
+    assert sample.kind is SampleKind.RL
+    assert sample.candidates[0].hinted_prompt_ids == turn.prompt_ids
+    assert [(hint.accepted, hint.reason) for hint in store.hints(turn.turn_id)] == [(False, "too_long_for_teacher")]
+    [event] = store.events(kind="too_long_for_teacher")
+    assert event["subject"] == turn.turn_id
+    assert event["detail"]["tokens"] > event["detail"]["limit"] == 120

@@ -91,3 +91,45 @@ def test_flags_that_forbid_training(flag):
 def test_majority_of_valid_votes(votes, value):
     verdict = majority(votes)
     assert (verdict.value, verdict.votes) == (value, votes)
+
+
+def limited(hints, value, limit, *, anchored=False):
+    """Candidates are 1 + len(hint) + 3 tokens long here, the un-hinted sequence 5."""
+    turn = Turn("t", "s", "l", (), (), {}, (1, 2), (3, 4, 5), (-0.1, -0.2, -0.3), "stop", 6)
+    return dispatch(
+        turn,
+        Verdict(value),
+        hints,
+        hinted_prompt_ids=lambda hint: (1, *map(ord, hint)),
+        teacher_context=limit,
+        anchored=anchored,
+        sample_id="x",
+    )
+
+
+def test_a_candidate_too_long_for_the_teacher_is_left_out_and_the_others_stay():
+    short, long = HINTS
+    result = limited(HINTS, 1, len(short.text) + 4)
+    assert [c.hint for c in result.sample.candidates] == [short]
+    assert [(left.hint, left.tokens) for left in result.too_long] == [(long, len(long.text) + 4)]
+    assert result.sample.candidates[0].hinted_prompt_ids == (1, *map(ord, short.text)), "nothing is cut"
+    assert limited(HINTS, 1, len(long.text) + 4).too_long == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "anchored", "limit", "kind", "reason"),
+    [
+        (1, False, 5, SampleKind.RL, None),
+        (1, True, 5, SampleKind.RL, None),
+        (1, False, 4, SampleKind.RL, None),
+        (1, True, 4, None, "too_long_for_teacher"),
+        (0, False, 5, None, "too_long_for_teacher"),
+        (None, False, 5, None, "too_long_for_teacher"),
+    ],
+)
+def test_with_no_candidate_left_a_turn_is_one_without_hints(value, anchored, limit, kind, reason):
+    result = limited(HINTS, value, limit, anchored=anchored)
+    assert (result.sample and result.sample.kind, result.reason) == (kind, reason)
+    assert len(result.too_long) == 2
+    if kind:
+        assert result.sample.candidates == (Candidate((1, 2)),)

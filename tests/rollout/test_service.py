@@ -250,6 +250,15 @@ def test_votes_that_no_term_reads_are_not_asked_for():
     assert votes(w_rl=0, opd_on_rl_only="anchor") == (3, 3)
 
 
+@pytest.mark.parametrize(
+    ("configured", "positions", "limit"), [(None, None, None), (None, 500, 500), (300, 500, 300), (900, 500, 500)]
+)
+def test_the_teachers_context_is_the_shorter_of_config_and_model(configured, positions, limit):
+    made = config(rollout={"teacher_context_length": configured}, loss={"opd_on_rl_only": "anchor"})
+    settings = ServiceSettings.from_config(made, {}, teacher_positions=positions).capture
+    assert (settings.teacher_context, settings.anchored) == (limit, True)
+
+
 def test_keys_come_from_the_environment_alone():
     settings = ServiceSettings.from_config(
         config(proxy={"api_key_env": "KEY"}, judge={"api_key_env": "KEY"}), {"KEY": "sk-secret"}

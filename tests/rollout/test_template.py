@@ -1,12 +1,36 @@
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 
 from openclaw_core.errors import UserError
+from openclaw_core.rollout import template as template_module
 from openclaw_core.rollout.template import HINT_FORMAT, ChatTemplate, with_hint
 
 SYSTEM = {"role": "system", "content": "be brief"}
 USER = {"role": "user", "content": "sort: b a"}
+QWEN_LIKE = """
+{%- if tools %}{{ '<|im_start|>system\n' + messages[0].content + (tools | tojson) + '<|im_end|>\n' }}{% endif %}
+{%- set last = namespace(user=-1) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}
+    {%- if m.role == 'tool' %}
+        {{- '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}
+    {%- elif not (tools and loop.first) %}
+        {{- '<|im_start|>' + m.role + '\n' }}
+        {%- if m.reasoning_content and loop.index0 > last.user %}
+            {{- '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}
+        {%- endif %}
+        {{- m.content + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}
+{%- endif %}
+""".strip()
 TOOLS = ({"type": "function", "function": {"name": "look", "parameters": {}}},)
 
 
@@ -47,6 +71,77 @@ def test_parts_and_plain_text_give_the_same_ids(template):
 
 def test_without_a_user_message_the_hint_is_one(template):
     assert with_hint([SYSTEM], "do it") == [SYSTEM, {"role": "user", "content": "[user's hint / instruction]\ndo it"}]
+
+
+CONVERSATION = [
+    SYSTEM,
+    {"role": "user", "content": "first"},
+    {"role": "assistant", "content": "one", "reasoning_content": "OLD"},
+    USER,
+    {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "NEW",
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "c", "content": "seen"},
+]
+WRITTEN = "[user's hint / instruction]\nDO IT"
+
+
+@pytest.fixture(scope="module")
+def qwen_like():
+    """A template that keeps reasoning since the last user message and drops earlier ones, as Qwen3's does."""
+    return ChatTemplate(runpy.run_path(str(Path(__file__).with_name("conftest.py")))["make_tokenizer"](QWEN_LIKE))
+
+
+@pytest.mark.parametrize(
+    ("placement", "before", "after"),
+    [
+        ("last_user", "sort: b a\n\n" + WRITTEN, "<|im_end|>"),
+        ("system", "be brief\n\n" + WRITTEN, "[{"),
+        ("message", "sort: b a<|im_end|>\n<|im_start|>user\n" + WRITTEN, "<|im_end|>"),
+    ],
+)
+@pytest.mark.parametrize("thinking", [True, False])
+def test_placements_add_the_hint_and_change_nothing_else(qwen_like, placement, before, after, thinking):
+    plain = qwen_like.prompt_ids(CONVERSATION, TOOLS, thinking=thinking)
+    hinted = qwen_like.hinted_prompt_ids(CONVERSATION, TOOLS, "DO IT", thinking=thinking, placement=placement, prompt_ids=plain)
+    text = decode(qwen_like, hinted)
+    assert before + after in text
+    for added in ("<|im_end|>\n<|im_start|>user\n" + WRITTEN, "\n\n" + WRITTEN):
+        if placement == "message" or not added.startswith("<"):
+            text = text.replace(added, "", 1)
+    assert text == decode(qwen_like, plain), "thinking, tools, earlier steps and the generation prompt are as they were"
+    assert "NEW" in text
+    assert "OLD" not in text
+    assert '"name": "look"' in text
+    suffix = qwen_like.generation_suffix(CONVERSATION, TOOLS, thinking=thinking)
+    assert hinted[-len(suffix) :] == plain[-len(suffix) :] == suffix
+
+
+@pytest.mark.parametrize("placement", ["last_user", "system", "message"])
+def test_placements_with_the_shipped_model(placement):
+    tiny = ChatTemplate.from_folder(Path(template_module.__file__).parents[1] / "assets" / "tiny-qwen3")
+    plain = tiny.prompt_ids(CONVERSATION, TOOLS)
+    text = decode(tiny, tiny.hinted_prompt_ids(CONVERSATION, TOOLS, "DO IT", placement=placement, prompt_ids=plain))
+    assert text.count(WRITTEN) == 1
+    if placement != "message":
+        assert text.replace("\n\n" + WRITTEN, "") == decode(tiny, plain)
+    assert text.endswith(decode(tiny, tiny.generation_suffix(CONVERSATION, TOOLS)))
+
+
+def test_a_system_message_is_made_for_the_hint():
+    assert with_hint([USER], "do it", "system") == [{"role": "system", "content": "[user's hint / instruction]\ndo it"}, USER]
+    assert with_hint([SYSTEM], "do it", "message")[1:] == [{"role": "user", "content": "[user's hint / instruction]\ndo it"}]
+
+
+def test_a_prompt_that_ends_otherwise_is_refused(template):
+    plain = template.prompt_ids([USER])
+    with pytest.raises(UserError, match="doesn't end as the student's own"):
+        template.hinted_prompt_ids([USER], (), "hint", prompt_ids=plain[:-1])
+    with pytest.raises(UserError, match="doesn't end as the student's own"):
+        template.hinted_prompt_ids([USER], (), "hint", thinking=True, prompt_ids=template.prompt_ids([USER], thinking=False))
 
 
 def test_tools_and_thinking_reach_both_prompts(template):

@@ -128,6 +128,13 @@ class TurnTable(Database):
             )
             connection.execute("UPDATE turns SET judged_at = ? WHERE turn_id = ?", (now, turn_id))
 
+    def reject_hint(self, turn_id: str, text: str, reason: str) -> None:
+        """An accepted hint that can't be used after all, and why."""
+        with self.write() as connection:
+            connection.execute(
+                "UPDATE hints SET accepted = 0, reason = ? WHERE turn_id = ? AND text = ?", (reason, turn_id, text)
+            )
+
     def turn(self, turn_id: str) -> TurnRecord | None:
         row = self.connection.execute("SELECT * FROM turns WHERE turn_id = ?", (turn_id,)).fetchone()
         return _turn(row) if row else None

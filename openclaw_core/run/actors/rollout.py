@@ -21,6 +21,7 @@ class RolloutActor:
     def start(self, engine_urls: Sequence[str], judge_url: str, version: int, ready_timeout_s: float) -> str:
         """Serves; returns the address for OpenAI clients once an engine generates and the judge answers a probe."""
         from openclaw_core.rollout.service import RolloutService
+        from openclaw_core.run.sources import teacher_architecture
 
         assert self.config.student.hf is not None
         self.service = RolloutService.from_config(
@@ -29,6 +30,7 @@ class RolloutActor:
             engine_urls=engine_urls,
             judge_url=judge_url,
             tokenizer_folder=self.config.student.hf,
+            teacher_positions=teacher_architecture(self.config).max_position if self.config.loss.w_opd > 0 else None,
         )
         self.service.start()
         self.service.set_weight_version(version)

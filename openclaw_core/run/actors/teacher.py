@@ -18,16 +18,16 @@ class TeacherActor(RankActor):
     role = "teacher"
 
     def setup(self, config: Config, source: str, point: tuple[str, int]) -> None:
-        """Loads the teacher from source with the architecture of its own folder."""
+        """Loads the teacher from source, torch_dist or a Hugging Face folder, with the architecture of its own."""
         from openclaw_core.models.architecture import architecture_from_hf
         from openclaw_core.models.megatron.parallel import ParallelSizes
+        from openclaw_core.run.sources import teacher_architecture
         from openclaw_core.teacher.scoring import TeacherScorer
 
-        role, model = config.partition.teacher, config.teacher or config.student
-        assert model.hf is not None
+        role = config.partition.teacher
         assert config.student.hf is not None
         self.scorer = TeacherScorer(
-            architecture_from_hf(model.hf),
+            teacher_architecture(config),
             source,
             ParallelSizes(role.tensor_parallel, role.pipeline_parallel, role.context_parallel, role.sequence_parallel),
             self.rendezvous(point),
@@ -36,6 +36,7 @@ class TeacherActor(RankActor):
             temperature=config.loss.temperature,
             budget=config.train.max_tokens_per_device,
             dtype=config.train.dtype,
+            context_length=config.rollout.teacher_context_length,
             seed=config.train.seed,
         )
 
