@@ -79,13 +79,15 @@ def make_folder(folder: Path, shape: str, seed: int = 0) -> int:
 
 def make_headers(folder: Path, shape: str) -> None:
     """The same without weights: files of the right length that hold nothing but their headers."""
-    _, writer = _begin(folder, PLANNED[shape], shape)
+    _, writer = _begin(folder, PLANNED[shape], shape, allocated=False)
     writer.close()
 
 
-def _begin(folder: Path, config: dict[str, Any], shape: str) -> tuple[dict[str, tuple[int, ...]], HfWriter]:
+def _begin(
+    folder: Path, config: dict[str, Any], shape: str, *, allocated: bool = True
+) -> tuple[dict[str, tuple[int, ...]], HfWriter]:
     arch = architecture_from_config(config, shape)
     shapes = build_mapping(RULES[arch.family], arch, Layout(padded_vocab(arch.vocab))).hf
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
-    return shapes, HfWriter(folder, {name: (size, torch.bfloat16) for name, size in shapes.items()})
+    return shapes, HfWriter(folder, {name: (size, torch.bfloat16) for name, size in shapes.items()}, allocated=allocated)

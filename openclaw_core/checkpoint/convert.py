@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from openclaw_core.checkpoint.atomic import new_folder
+from openclaw_core.checkpoint.carried import copy_tensors, write_carried
 from openclaw_core.checkpoint.dist_writer import Part, Place, Shapes, contents_of, file_name, write_file, write_index
 from openclaw_core.checkpoint.families import EXTRA_STATES
 from openclaw_core.checkpoint.fp8 import open_hf
@@ -69,10 +70,10 @@ def convert(plan: Plan, *, overwrite: bool = False, verify: bool = True, progres
         try:
             run = _Run(plan, side, journal, verify, progress)
             run.all()
+            companions = side.finish(run.places)
         finally:
             side.close()
         checks = run.checks()
-        companions = side.finish(run.places)
         _finish(plan, folder, checks, companions)
         journal.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -179,7 +180,7 @@ class _TorchDistSide:
 
     def write(self, job: Job, each: Each) -> tuple[Path, list[tuple[int, int]]]:
         path = self._inner / file_name(job.number)
-        places = write_file(path, self._shapes, (self._part(unit, each) for unit in job.units))
+        places = write_file(path, self._shapes, (self._part(unit, each) for unit in job.units), job.nbytes)
         return path, [(place.start, place.length) for place in places]
 
     def check(self, job: Job, places: list[tuple[int, int]], each: Each) -> list[TensorCheck]:
@@ -201,7 +202,8 @@ class _TorchDistSide:
         if TorchDistReader(self._inner).contents.tensors != contents_of(self._shapes, files).tensors:
             raise AssertionError(f"{self._inner}/.metadata doesn't say what was written")
         write_synced(self._folder / TRACKER, INNER)
-        return copy_companions(self._plan.config_folder, self._folder / HF_FOLDER, _edited_config(self._plan))
+        hashes = copy_companions(self._plan.config_folder, self._folder / HF_FOLDER, _edited_config(self._plan))
+        return hashes | write_carried(self._source, list(self._plan.carried), self._folder / HF_FOLDER)
 
     def close(self) -> None:
         """Nothing stays open."""
@@ -232,6 +234,7 @@ class _HfFolderSide:
         self._plan, self._folder = plan, folder
         self._source = TorchDistReader(plan.source.folder)
         shapes = {name: (shape, plan.hf_dtypes[name]) for name, shape in plan.mapping.hf.items()}
+        shapes |= {name: (entry.shape, entry.dtype) for name, entry in plan.carried.items()}
         self._writer = HfWriter(folder, shapes, resumed=resumed)
         self._made = HfReader(folder)
 
@@ -250,6 +253,7 @@ class _HfFolderSide:
         return hash_units(job.units, self._made, each)
 
     def finish(self, places: dict[int, list[tuple[int, int]]]) -> dict[str, str]:
+        copy_tensors(self._plan.carried, self._writer)
         return copy_companions(self._plan.config_folder, self._folder, _edited_config(self._plan))
 
     def close(self) -> None:

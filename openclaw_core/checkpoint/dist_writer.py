@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from openclaw_core.checkpoint.hf import allocate
 from openclaw_core.checkpoint.metadata import Chunk, Contents, Stored
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
@@ -54,10 +55,14 @@ def file_name(number: int) -> str:
     return f"__0_{number}.distcp"
 
 
-def write_file(path: Path, shapes: Shapes, parts: Iterable[Part]) -> list[Place]:
-    """Writes boxes one after the other, holding one at a time. Not synced: a caller that needs that syncs the file."""
+def write_file(path: Path, shapes: Shapes, parts: Iterable[Part], nbytes: int = 0) -> list[Place]:
+    """Writes boxes one after the other, holding one at a time. Not synced: a caller that needs that syncs the file.
+
+    nbytes, the size of all boxes together, lets the room be allocated at once: cheaper, and a full disk is seen early.
+    """
     places = []
     with path.open("wb") as file:
+        allocate(file.fileno(), nbytes)
         for part in parts:
             start = file.tell()
             tensor = part.produce()
@@ -65,6 +70,7 @@ def write_file(path: Path, shapes: Shapes, parts: Iterable[Part]) -> list[Place]
                 raise AssertionError(f"{part.name} at {part.offsets}: {tuple(tensor.shape)} {tensor.dtype}, not {part.sizes}")
             torch.save(tensor, file)
             places.append(Place(part.name, part.offsets, part.sizes, start, file.tell() - start))
+        file.truncate()
     return places
 
 

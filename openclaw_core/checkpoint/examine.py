@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from openclaw_core.checkpoint.carried import carried_names
 from openclaw_core.checkpoint.checks import check_head, check_rope_buffers
 from openclaw_core.checkpoint.families import RULES
 from openclaw_core.checkpoint.hf import HfReader
@@ -18,12 +19,16 @@ from openclaw_core.models.architecture import VOCAB_DIVISOR, Architecture, padde
 
 @dataclass(frozen=True)
 class Examined:
-    """A whole checkpoint: how its tensors map, which of them no conversion needs (with the reason), and their dtypes."""
+    """A whole checkpoint: how its tensors map, which of them no conversion needs (with the reason), and their dtypes.
+
+    carried names tensors that are copied, not mapped.
+    """
 
     mapping: Mapping
     layout: Layout
     left_out: dict[str, str]
     dtypes: dict[str, torch.dtype]
+    carried: tuple[str, ...] = ()
 
 
 def examine_hf(
@@ -36,10 +41,12 @@ def examine_hf(
     layout = Layout(padded_vocab(arch.vocab, divisor, tp), stacked=not arch.dense_layers)
     mapping = build_mapping(RULES[arch.family], arch, layout)
     left_out = check_head(reader, arch) | check_rope_buffers(reader, arch)
-    present = {name: entry.shape for name, entry in reader.entries.items() if name not in left_out}
+    carried = tuple(carried_names(reader.entries, arch))
+    apart = {*left_out, *carried}
+    present = {name: entry.shape for name, entry in reader.entries.items() if name not in apart}
     allowed = check_names(str(reader.folder), mapping.hf, present, allow)
     left_out |= dict.fromkeys(allowed, "allowed to be left out")
-    return Examined(mapping, layout, left_out, {name: reader.entries[name].dtype for name in mapping.hf})
+    return Examined(mapping, layout, left_out, {name: reader.entries[name].dtype for name in mapping.hf}, carried)
 
 
 def examine_torch_dist(reader: TorchDistReader, arch: Architecture, *, allow: Iterable[str] = ()) -> Examined:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from openclaw_core.checkpoint.hf import Entry, HfReader
+from openclaw_core.checkpoint.hf import Entry, HfReader, map_entry
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import read_config
 
@@ -63,9 +63,9 @@ class BlockFp8Reader(HfReader):
         if name not in self._scales:
             return super().read(name, rows)
         start, stop = rows or (0, self._real[name].shape[0])
-        values = self._map(self._real[name], (start, stop)).float()
+        values = map_entry(self._real[name], (start, stop)).float()
         high, wide = self._block
-        scale = self._map(self._hidden[self._scales[name]], (start // high, -(-stop // high))).float()
+        scale = map_entry(self._hidden[self._scales[name]], (start // high, -(-stop // high))).float()
         scale = scale.repeat_interleave(high, 0)[start % high :][: stop - start]
         for column in range(scale.shape[1]):
             values[:, column * wide : (column + 1) * wide] *= scale[:, column : column + 1]

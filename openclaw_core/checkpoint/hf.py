@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
@@ -65,16 +66,17 @@ class HfReader:
 
     def read(self, name: str, rows: tuple[int, int] | None = None) -> torch.Tensor:
         """A tensor, or its rows [start, stop), mapped from the file: freed with the tensor, no copy held."""
-        return self._map(self.entries[name], rows)
+        return map_entry(self.entries[name], rows)
 
-    @staticmethod
-    def _map(entry: Entry, rows: tuple[int, int] | None) -> torch.Tensor:
-        shape, start, stop = entry.shape, entry.start, entry.stop
-        if rows is not None:
-            row_bytes = (entry.stop - entry.start) // entry.shape[0]
-            start, stop = entry.start + rows[0] * row_bytes, entry.start + rows[1] * row_bytes
-            shape = (rows[1] - rows[0], *entry.shape[1:])
-        return map_tensor(entry.file, start, stop, entry.dtype, shape)
+
+def map_entry(entry: Entry, rows: tuple[int, int] | None = None) -> torch.Tensor:
+    """A tensor of a file, or its rows [start, stop), as HfReader.read has it."""
+    shape, start, stop = entry.shape, entry.start, entry.stop
+    if rows is not None:
+        row_bytes = (entry.stop - entry.start) // entry.shape[0]
+        start, stop = entry.start + rows[0] * row_bytes, entry.start + rows[1] * row_bytes
+        shape = (rows[1] - rows[0], *entry.shape[1:])
+    return map_tensor(entry.file, start, stop, entry.dtype, shape)
 
 
 def map_tensor(path: Path, start: int, stop: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -186,7 +188,8 @@ class HfWriter:
     """Writes a folder's safetensors: all headers first, then any rows of any tensor in any order.
 
     shapes maps names to (shape, dtype); files hold at most max_file_bytes each, with an index when there are several.
-    With resumed, files that an earlier writer of the same shapes left are gone on with.
+    With resumed, files that an earlier writer of the same shapes left are gone on with. allocated reserves their room at
+    once.
     """
 
     def __init__(
@@ -196,10 +199,9 @@ class HfWriter:
         max_file_bytes: int = MAX_FILE_BYTES,
         *,
         resumed: bool = False,
+        allocated: bool = True,
     ) -> None:
-        self._flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if resumed else os.O_EXCL)
-        self._entries: dict[str, Entry] = {}
-        self._handles: dict[Path, int] = {}
+        self._start(resumed, allocated)
         groups = list(_grouped(shapes, max_file_bytes))
         for number, names in enumerate(groups, 1):
             file = SINGLE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
@@ -210,6 +212,20 @@ class HfWriter:
             (folder / INDEX).write_text(
                 json.dumps({"metadata": {"total_size": total}, "weight_map": weights}, indent=2), encoding="utf-8"
             )
+
+    @classmethod
+    def one_file(cls, path: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> HfWriter:
+        """A writer of a single file of any name."""
+        writer = cls.__new__(cls)
+        writer._start(resumed=False, allocated=True)
+        writer._begin(path, shapes)
+        return writer
+
+    def _start(self, resumed: bool, allocated: bool) -> None:
+        self._flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if resumed else os.O_EXCL)
+        self._allocate = allocated
+        self._entries: dict[str, Entry] = {}
+        self._handles: dict[Path, int] = {}
 
     def write(self, name: str, tensor: torch.Tensor, first_row: int = 0) -> None:
         """Puts rows of a tensor, from first_row on, in their place."""
@@ -244,11 +260,24 @@ class HfWriter:
         self._handles[path] = handle
         os.write(handle, struct.pack("<Q", len(text)) + text)
         os.ftruncate(handle, 8 + len(text) + position)
+        if self._allocate:
+            allocate(handle, 8 + len(text) + position)
         position = 8 + len(text)
         for name, (shape, dtype) in shapes.items():
             stop = position + math.prod(shape) * dtype.itemsize
             self._entries[name] = Entry(path, dtype, shape, position, stop)
             position = stop
+
+
+def allocate(handle: int, nbytes: int) -> None:
+    """Reserves room for a file's bytes, where the file system can; raises OSError when there isn't enough."""
+    if not nbytes:
+        return
+    try:
+        os.posix_fallocate(handle, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
 
 
 def _grouped(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]], limit: int) -> Iterator[list[str]]:

@@ -5,5 +5,6 @@ from __future__ import annotations
 MANIFEST = "openclaw.json"
 HF_FOLDER = "hf"
 TRACKER = "latest_checkpointed_iteration.txt"
+CARRIED_FILE = "carried.safetensors"
 JOURNAL = "journal.jsonl"
 PARTIAL, OLD, LOCK = ".partial", ".old", ".lock"

@@ -10,9 +10,11 @@ from typing import Literal
 
 import torch
 
+from openclaw_core.checkpoint.carried import find_carried
 from openclaw_core.checkpoint.checks import check_expected, check_tokenizer
 from openclaw_core.checkpoint.examine import examine_hf, examine_torch_dist
 from openclaw_core.checkpoint.fp8 import open_hf
+from openclaw_core.checkpoint.hf import Entry
 from openclaw_core.checkpoint.mapping import Layout, Mapping
 from openclaw_core.checkpoint.sniff import Found, carried_config, sniff
 from openclaw_core.checkpoint.torch_dist import TorchDistReader
@@ -30,7 +32,7 @@ class Plan:
     """A conversion that passed every check and hasn't written anything.
 
     stored_dtypes is by torch_dist name, hf_dtypes by Hugging Face name; left_out lists source tensors that no target
-    needs, each with the reason; nbytes is the size of the result's weights.
+    needs, each with the reason; carried are copied as they are; nbytes is the size of the result's weights.
     """
 
     source: Found
@@ -45,6 +47,7 @@ class Plan:
     hf_dtypes: dict[str, torch.dtype]
     nbytes: int
     left_out: dict[str, str] = field(default_factory=dict)
+    carried: dict[str, Entry] = field(default_factory=dict)
 
     @property
     def peak_estimate(self) -> int:
@@ -117,7 +120,8 @@ def _plan_import(
     dtype: torch.dtype | None,
     allow: tuple[str, ...],
 ) -> Plan:
-    examined = examine_hf(open_hf(found.folder), arch, allow=allow, tp=tp, divisor=divisor)
+    reader = open_hf(found.folder)
+    examined = examine_hf(reader, arch, allow=allow, tp=tp, divisor=divisor)
     mapping = examined.mapping
     hf_dtypes = {name: dtype or own for name, own in examined.dtypes.items()}
     stored_dtypes = _one_dtype_each(mapping, hf_dtypes, str(found.root))
@@ -135,6 +139,7 @@ def _plan_import(
         hf_dtypes,
         nbytes,
         examined.left_out,
+        {name: reader.entries[name] for name in examined.carried},
     )
 
 
@@ -153,7 +158,19 @@ def _plan_export(
     hf_dtypes = {source.name: dtype or examined.dtypes[unit.stored] for unit in mapping.units for source in unit.slices}
     nbytes = sum(math.prod(shape) * hf_dtypes[name].itemsize for name, shape in mapping.hf.items())
     return Plan(
-        found, target, "hf", arch, folder, mapping, examined.layout, tp, examined.dtypes, hf_dtypes, nbytes, examined.left_out
+        found,
+        target,
+        "hf",
+        arch,
+        folder,
+        mapping,
+        examined.layout,
+        tp,
+        examined.dtypes,
+        hf_dtypes,
+        nbytes,
+        examined.left_out,
+        find_carried(arch, folder),
     )
 
 

@@ -1,0 +1,57 @@
+"""Tensors that no trainer of text needs but an engine does (a vision tower): kept beside a torch_dist, put back on export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from openclaw_core.checkpoint.families import CARRIED
+from openclaw_core.checkpoint.hf import Entry, HfReader, HfWriter, map_entry, read_header
+from openclaw_core.checkpoint.manifest import hash_file
+from openclaw_core.checkpoint.names import CARRIED_FILE
+from openclaw_core.errors import UserError
+from openclaw_core.models.architecture import Architecture
+
+
+def carried_names(names: Iterable[str], arch: Architecture) -> list[str]:
+    """The names that this model's family declares as carried."""
+    patterns = CARRIED.get(arch.model_type, ())
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def write_carried(reader: HfReader, names: list[str], folder: Path) -> dict[str, str]:
+    """Copies tensors into one file of a folder; returns file -> sha256, or nothing where there are none."""
+    if not names:
+        return {}
+    entries = {name: reader.entries[name] for name in names}
+    writer = HfWriter.one_file(folder / CARRIED_FILE, {name: (entry.shape, entry.dtype) for name, entry in entries.items()})
+    copy_tensors(entries, writer)
+    writer.close()
+    return {CARRIED_FILE: hash_file(folder / CARRIED_FILE)}
+
+
+def find_carried(arch: Architecture, config_folder: Path) -> dict[str, Entry]:
+    """Where an export finds the tensors that its model's family declares as carried: beside the config, or in its release.
+
+    Raises UserError when they are nowhere: the result couldn't be served.
+    """
+    if arch.model_type not in CARRIED:
+        return {}
+    path = config_folder / CARRIED_FILE
+    entries = read_header(path) if path.is_file() else {}
+    if not entries and any(config_folder.glob("*.safetensors")):
+        reader = HfReader(config_folder)
+        entries = {name: reader.entries[name] for name in carried_names(reader.entries, arch)}
+    if not entries:
+        raise UserError(
+            f"{config_folder} says {arch.model_type}, but the tensors {', '.join(CARRIED[arch.model_type])} are nowhere.",
+            "Name the release's folder with --hf-config: an engine needs them beside the text tower.",
+        )
+    return entries
+
+
+def copy_tensors(entries: dict[str, Entry], writer: HfWriter) -> None:
+    """Writes tensors as they lie in their files."""
+    for name, entry in entries.items():
+        writer.write(name, map_entry(entry))

@@ -1,0 +1,114 @@
+"""FP8 in blocks, nested text towers with a vision tower beside them, and families that are refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from openclaw_core.checkpoint.convert import convert, plan_conversion
+from openclaw_core.checkpoint.families import RULES
+from openclaw_core.errors import Findings, UserError
+from openclaw_core.models.architecture import FAMILIES, REFUSED
+
+
+def quantise(tensors: dict[str, torch.Tensor], block: int) -> dict[str, torch.Tensor]:
+    """The same with every projection in FP8 blocks; returns what those blocks stand for, computed element by element."""
+    meant = {}
+    for name, tensor in list(tensors.items()):
+        if not name.endswith("proj.weight"):
+            meant[name] = tensor
+            continue
+        rows, columns = (-(-size // block) for size in tensor.shape)
+        scale = torch.rand(rows, columns) * 0.01 + 0.001
+        values = (tensor.float() * 100).to(torch.float8_e4m3fn)
+        whole = scale.repeat_interleave(block, 0).repeat_interleave(block, 1)[: tensor.shape[0], : tensor.shape[1]]
+        meant[name] = (values.float() * whole).to(torch.bfloat16)
+        tensors[name], tensors[name + "_scale_inv"] = values, scale
+    return meant
+
+
+def test_fp8_blocks_are_read_as_bf16(make_hf, read_hf, tmp_path):
+    meant = {}
+    settings = {"quant_method": "fp8", "weight_block_size": [20, 20], "fmt": "e4m3"}
+    source = make_hf(change=lambda tensors: meant.update(quantise(tensors, 20)), quantization_config=settings)
+    done = convert(plan_conversion(source, tmp_path / "td"))
+    assert all(check.equal and check.dtype == "bfloat16" for check in done.checks)
+    convert(plan_conversion(tmp_path / "td", tmp_path / "back"))
+    back = read_hf(tmp_path / "back")
+    assert back.keys() == meant.keys()
+    assert all(torch.equal(back[name], meant[name]) for name in meant)
+    assert "quantization_config" not in json.loads((tmp_path / "back" / "config.json").read_text())
+
+
+def test_fp8_scales_must_fit(make_hf, tmp_path):
+    def change(tensors):
+        quantise(tensors, 20)
+        del tensors["model.layers.0.mlp.up_proj.weight_scale_inv"]
+        tensors["model.norm.weight_scale_inv_scale_inv"] = torch.ones(1)
+
+    source = make_hf(change=change, quantization_config={"quant_method": "fp8", "weight_block_size": [20, 20]})
+    with pytest.raises(Findings, match=r"up_proj.weight_scale_inv is missing(.|\n)*") as caught:
+        plan_conversion(source, tmp_path / "td")
+    assert "scales nothing" in str(caught.value)
+
+
+def test_other_quantisation_is_refused(make_hf, tmp_path):
+    with pytest.raises(UserError, match="gptq"):
+        plan_conversion(make_hf(quantization_config={"quant_method": "gptq", "bits": 4}), tmp_path / "td")
+
+
+@pytest.fixture
+def vision(make_hf):
+    """A Qwen3-VL folder: nested config, the text tower under its prefix, two vision tensors."""
+    source = make_hf("vl", tie_word_embeddings=False)
+    config = json.loads((source / "config.json").read_text())
+    tied = config.pop("tie_word_embeddings")
+    config["rope_parameters"] = {"rope_theta": config.pop("rope_theta"), "rope_type": "default", "mrope_section": [2, 3, 3]}
+    outer = {"model_type": "qwen3_vl", "tie_word_embeddings": tied, "vision_config": {"depth": 1}}
+    (source / "config.json").write_text(json.dumps({**outer, "text_config": {**config, "model_type": "qwen3_vl_text"}}))
+    tensors = load_file(source / "model.safetensors")
+    tensors = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    tensors["model.visual.patch_embed.proj.weight"] = torch.randn(4, 3, 2, 2, 2).to(torch.bfloat16)
+    tensors["model.visual.blocks.0.norm1.bias"] = torch.randn(7)
+    save_file(tensors, source / "model.safetensors")
+    return source
+
+
+def test_a_text_tower_is_converted_and_its_vision_tower_carried(vision, read_hf, tmp_path):
+    done = convert(plan_conversion(vision, tmp_path / "td"))
+    assert len(done.plan.carried) == 2
+    convert(plan_conversion(tmp_path / "td", tmp_path / "back"))
+    a, b = read_hf(vision), read_hf(tmp_path / "back")
+    assert a.keys() == b.keys()
+    assert all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
+    manifest = json.loads((tmp_path / "td" / "openclaw.json").read_text())
+    assert "carried.safetensors" in manifest["companions"]
+
+
+def test_an_export_without_its_vision_tower_is_refused(vision, read_hf, tmp_path):
+    convert(plan_conversion(vision, tmp_path / "td"))
+    (tmp_path / "td" / "hf" / "carried.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model\.visual"):
+        plan_conversion(tmp_path / "td", tmp_path / "back")
+    convert(plan_conversion(tmp_path / "td", tmp_path / "back", hf_config=vision))
+    assert read_hf(tmp_path / "back").keys() == read_hf(vision).keys()
+
+
+@pytest.mark.parametrize("model_type", sorted(REFUSED))
+def test_what_is_refused_is_refused_by_name_with_a_reason(make_hf, tmp_path, model_type):
+    source = make_hf()
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(
+        json.dumps({"model_type": model_type.removesuffix("_text"), "text_config": config | {"model_type": model_type}})
+    )
+    with pytest.raises(UserError) as caught:
+        plan_conversion(source, tmp_path / "td")
+    assert model_type in str(caught.value)
+    assert REFUSED[model_type] in str(caught.value)
+
+
+def test_every_family_has_rules():
+    assert set(FAMILIES.values()) == set(RULES)
