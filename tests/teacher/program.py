@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from openclaw_core.errors import UserError
-from openclaw_core.models.architecture import architecture_from_hf
+from openclaw_core.models.architecture import architecture_from_hf, architecture_from_torch_dist
 from openclaw_core.models.megatron.parallel import ParallelSizes
 from openclaw_core.teacher.scoring import TeacherScorer
 from openclaw_core.types import Candidate, Hint, Sample, SampleKind
@@ -112,3 +112,18 @@ def said(action, argument) -> str:
     except UserError as error:
         return str(error)
     return ""
+
+
+def foreign(rank: int, ranks: int, folder: Path, meet) -> None:
+    """The same scores from a Hugging Face folder and from torch_dist, the architecture read from each of them alone."""
+    samples = make_samples()
+    for kind, read in (("hf", architecture_from_hf), ("torch_dist", architecture_from_torch_dist)):
+        scorer = TeacherScorer(
+            read(folder / kind), folder / kind, ParallelSizes(tensor=2), meet(kind, ranks),
+            vocab=STUDENT_VOCAB, k=K, temperature=TEMPERATURE, budget=100, dtype="fp32",
+        )  # fmt: skip
+        scores, hash_ = scorer.score(samples), scorer.weights_hash()
+        if rank == 0:
+            out = {f"{s.sample_id}.{part}": getattr(s.top, part) for s in scores for part in ("ids", "logprobs")}
+            np.savez(folder / f"{kind}.npz", hash=np.array(hash_), context=np.array(scorer.context_length), **out)
+        scorer.close()
