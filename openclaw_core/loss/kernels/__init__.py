@@ -5,6 +5,7 @@
     topk.py      exact top-K from the groups that can hold it
     gradient.py  the gradient of log-probs and entropy, written over the logits
     fused.py     the whole objective of a row, forward and gradient, in one program
+    selfcheck.py a small problem both ways, before a process trusts the kernels
 
 The plain path of logprobs.py and objective.py computes the same and is their oracle (tests/gpu, tests/loss).
 TRITON_INTERPRET=1 runs the kernels on CPU tensors too, slowly.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,14 +24,20 @@ import torch
 from torch import Tensor
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_state = {"on": True}
+_state = {"on": True, "checking": False}
 
 
 def usable(logits: Tensor) -> bool:
-    """Whether the kernels can take logits [N, V]: on a GPU that Triton knows, dense rows, at most float32."""
-    device = logits.is_cuda or (_interpreted() and logits.device.type == "cpu")
+    """Whether the kernels can take logits [N, V]: on a GPU where they agree with the plain path, dense rows, at most float32.
+
+    The first call for a device and dtype tries that, which takes seconds; a disagreement is warned of once.
+    """
     shaped = logits.dtype in _DTYPES and logits.numel() > 0 and logits.stride(1) == 1
-    return device and shaped and _state["on"] and _installed()
+    if not (shaped and _state["on"] and _installed()):
+        return False
+    if logits.is_cuda:
+        return _state["checking"] or _trusted(logits.device, logits.dtype)
+    return _interpreted() and logits.device.type == "cpu"
 
 
 @contextmanager
@@ -44,6 +52,21 @@ def disabled() -> Iterator[None]:
 
 def _interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def _trusted(device: torch.device, dtype: torch.dtype) -> bool:
+    from openclaw_core.loss.kernels.selfcheck import disagreement
+
+    _state["checking"] = True
+    try:
+        with torch.enable_grad():
+            found = disagreement(device, dtype)
+    finally:
+        _state["checking"] = False
+    if found:
+        warnings.warn(f"The loss uses its plain path for {dtype} on {device}, for its kernels fail there: {found}.", stacklevel=2)
+    return found is None
 
 
 @functools.cache
