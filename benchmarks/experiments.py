@@ -8,6 +8,7 @@ PROFILE = "tiny-cpu"
 SEEDS = (0, 1, 2)
 STEPS = 60
 EVAL_EVERY = 5
+HELD_READINGS = 3
 
 SUBSETS = ("student", "teacher", "overlap")
 SELECTIONS = ("shortest", "token_optimal", "sequence_optimal", "signal_optimal")
@@ -132,6 +133,7 @@ def run_of(one: Experiment, seed: int, steps: int) -> Run:
         "train.save_every": str(steps),
         "train.keep_checkpoints": "1",
         "users.eval_every": str(EVAL_EVERY),
+        "users.stop_after_held": str(HELD_READINGS),
     }
     return Run((*one.settings, *common.items()))
 

@@ -25,9 +25,10 @@ users' style.
 This page is written by `{command} --report-only` from `personalisation.json`; all runs are made again by `{command}`.
 
 - A cell holds the median over seeds {seeds} and, in brackets, every seed; `–` is a run that isn't there or a level not reached.
+- A run is done once three readings in a row hold at 80 % or more, or after {steps} steps; later columns repeat its last reading.
 - *held from* is the first reading from which the rate stays at 80 % or more, *sessions* the conversations begun by then.
 - *solved* is the share of the last reading's styled replies that are right.
-- *training* is time in the loop without start-up and readings: until the preference held, and of all {steps} steps.
+- *training* is time in the loop without start-up and readings: until the preference held, and of the whole run.
 """
 
 

@@ -58,7 +58,9 @@ class Record:
         return sum(value for stage, value in self.seconds.items() if stage not in OUTSIDE_TRAINING)
 
     def rate(self, step: int) -> float | None:
-        """The preference rate read at step."""
+        """The preference rate read at step; of a run that was done before, its last reading."""
+        if self.finished and self.readings and step > self.readings[-1][0]:
+            return self.readings[-1][2]
         return next((reading[2] for reading in self.readings if reading[0] == step), None)
 
     @property

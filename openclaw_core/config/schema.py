@@ -243,6 +243,9 @@ class Users(Section):
     concurrency: PositiveInt = Field(16, description="Users that talk at the same time.")
     eval_tasks: PositiveInt = Field(100, description="Held-out tasks of one preference reading.")
     eval_every: PositiveInt = Field(10, description="Steps between readings.")
+    stop_after_held: Annotated[int, Field(ge=0)] = Field(
+        0, description="Readings in a row at target_rate after which the run is done; 0 goes on to train.steps."
+    )
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.8, description="Rate at which the preference counts as held.")
 
 

@@ -95,6 +95,9 @@ class Loop:
             if batch is None:
                 break
             self._step(step, batch, before)
+            if self._held_long_enough():
+                self.watcher.note(f"The preference holds: done after step {step}.")
+                break
         if self.version > self.saved:
             self._save()
 
@@ -187,6 +190,12 @@ class Loop:
         rate, solved, tasks = reading
         self.progress.readings.append((step, rate, solved))
         return {"eval/preference_rate": rate, "eval/solved_rate": solved, "eval/tasks": tasks}
+
+    def _held_long_enough(self) -> bool:
+        users = self.config.users
+        wanted = users.stop_after_held if users is not None else 0
+        rates = [rate for _, rate, _ in self.progress.readings[-wanted:]]
+        return users is not None and 0 < wanted <= len(rates) and min(rates) >= users.target_rate
 
     def _show(self, now: bool = False) -> None:
         if not now and time.monotonic() - self._shown < SHOW_EVERY_S:

@@ -81,6 +81,10 @@ class StoppedError(Exception):
     """The users were told to stop."""
 
 
+class Full(Exception):
+    """The conversation has become too long for the model; people begin a new one."""
+
+
 class SimulatedUsers:
     """`concurrency` users, each in one session at a time, until stop().
 
@@ -131,8 +135,9 @@ class SimulatedUsers:
                 record = SessionRecord(f"sim-{self.seed}-{next(self._numbers):06d}")
                 self.statistics.sessions.append(record)
                 talk = _Talk(self, client, record, rng)
-                for _ in range(rng.randint(*self.manners.tasks_per_session)):
-                    await talk.task(next(assignments))
+                with suppress(Full):
+                    for _ in range(rng.randint(*self.manners.tasks_per_session)):
+                        await talk.task(next(assignments))
                 if self._on_session is not None:
                     self._on_session(record)
 
@@ -194,6 +199,8 @@ class _Talk:
                 )  # fmt: skip
                 return answer.choices[0].message.content or ""
             except (APIConnectionError, APIStatusError) as error:
+                if getattr(error, "code", None) == "context_length_exceeded":
+                    raise Full from error
                 wait = _retry_after(error)
                 if wait is None or monotonic() - began + wait > self.users.manners.patience_s:
                     self.users.statistics.failures += 1
