@@ -24,6 +24,7 @@ Examples:
   openclaw validate --student ckpt/qwen3-4b --teacher models/Qwen3-8B --profile qwen3-4b-topk
   openclaw validate --profile tiny-cpu
   openclaw validate --student a --teacher b --json
+  openclaw validate --profile tiny-cpu --numerics
 \b
 Exit code 0: fit (warnings allowed); 1: at least one problem; 2: wrong usage.
 """
@@ -49,6 +50,13 @@ def validate(
     deep: Annotated[
         bool, typer.Option("--deep", help="Also hash every tensor that convert-ckpt wrote. Reads all weights.")
     ] = False,
+    numerics: Annotated[
+        bool,
+        typer.Option(
+            "--numerics",
+            help="Also load both and compute: log-probs against Hugging Face, and zero loss where the student teaches itself.",
+        ),
+    ] = False,
 ) -> None:
     """Check a student against a teacher: architecture from each checkpoint itself, tokens, template, vocabulary, context."""
     from openclaw_core.config.sources import packaged
@@ -66,6 +74,11 @@ def validate(
     report = compat.validate(
         packaged(student), packaged(teacher), _use(config, deep), student_hf=student_hf, teacher_hf=teacher_hf
     )
+    if numerics and not report.problems:
+        from openclaw_core.run.numerics import prove
+
+        dtype = config.train.dtype if config is not None else None
+        report = prove(report, packaged(student), packaged(teacher), student_hf=student_hf, teacher_hf=teacher_hf, dtype=dtype)
     human: list[Any] = [_facts_table(report), _checks_table(report), _verdict(report)]
     active().data({"state": _state(report), **asdict(report)}, human=human, quiet=_state(report))
     if report.problems:
