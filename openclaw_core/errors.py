@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class UserError(Exception):
     """Something the user can mend. exit_code is 1 for findings and failures, 2 for usage."""
@@ -15,6 +17,16 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.what} {self.remedy}".strip()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders; pickle would call __init__ with args alone, which subclasses needn't accept.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(cls: type[UserError], args: tuple[Any, ...], state: dict[str, Any]) -> UserError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class UsageError(UserError):

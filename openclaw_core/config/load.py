@@ -21,7 +21,8 @@ from .devices import parse_devices
 from .merge import Tree, working_folder
 from .problems import sentences
 from .schema import Config
-from .sources import Layer, environment_layers, override_layers, profile_layers
+from .sources import Layer, environment_layers, misspelt_variables, override_layers, profile_layers
+from .yaml_text import shown
 
 DEFAULT = "default"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -71,7 +72,7 @@ def load_profile(
         tree.add(layer)
     for layer in [*environment_layers(env, base), *override_layers(overrides, base, tree.problems)]:
         tree.add(layer)
-    warnings = _visible_devices(tree, env, base) + _conflicts(tree)
+    warnings = _visible_devices(tree, env, base) + _conflicts(tree) + misspelt_variables(env)
     config = _validated(tree)
     if tree.problems or config is None:
         raise UsageFindings(f"The configuration of profile {name_or_path} can't be used:", tree.problems)
@@ -139,12 +140,15 @@ def _conflicts(tree: Tree) -> list[Finding]:
                 continue
             if origin.startswith("environment "):
                 found.append(
-                    (f"{path} is {tree.get(path)!r} ({winner}); {origin} says {value!r} and loses.", "Unset the variable.")
+                    (
+                        f"{path} is {shown(tree.get(path))} ({winner}); {origin} says {shown(value)} and loses.",
+                        "Unset the variable.",
+                    )
                 )
             elif winner.startswith("environment OPENCLAW__") and origin == _last_file(written):
                 found.append(
                     (
-                        f"{path} is {tree.get(path)!r} ({winner}) in place of {value!r} ({origin}).",
+                        f"{path} is {shown(tree.get(path))} ({winner}) in place of {shown(value)} ({origin}).",
                         "Unset the variable to undo this.",
                     )
                 )

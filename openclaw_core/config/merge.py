@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UsageError
 from . import yaml_text
 from .keys import Key, all_keys, nearest
-from .sources import Layer, absolute, model_facts
+from .sources import FILE_KEYS, PACKAGE_PREFIX, Layer, absolute, model_facts, package_names, packaged
 
 _SECRET_NAME = re.compile(r"(^|_)(api_?key|key|token|secret|password|passwd|bearer|authorization|credentials?)$")
 _INTERPOLATION = re.compile(r"\$\{|\$\(|\$[A-Za-z_]|^!?ENV\b")
@@ -72,19 +72,28 @@ class Tree:
             self._mapping(Layer(origin, layer.base, value, layer.raw), f"{key.path}.", value)
         else:
             self._problem(
-                f"{key.path} ({layer.origin}) is a section, not the value {value!r}.",
+                f"{key.path} ({layer.origin}) is a section, not the value {yaml_text.shown(value)}.",
                 f"Set one of its keys, e.g. {_first_key(key)}.",
             )
 
     def _value(self, layer: Layer, key: Key, value: Any) -> None:
         if layer.raw and isinstance(value, str):
+            before = len(self.problems)
             value = self._parsed(layer, key, value)
+            if len(self.problems) > before:
+                return
         if isinstance(value, str) and _INTERPOLATION.search(value):
             self._problem(
                 f"{key.path} ({layer.origin}) would need to be filled in from the environment, which is not done.", _SECRET_REMEDY
             )
             return
         if key.is_path and isinstance(value, str):
+            if value.startswith(PACKAGE_PREFIX) and not Path(packaged(value)).is_dir():
+                shipped = ", ".join(f"{PACKAGE_PREFIX}{name}" for name in package_names())
+                self._problem(
+                    f"{key.path} ({layer.origin}) is {value}, which doesn't come with the program.", f"There is {shipped}."
+                )
+                return
             value = absolute(value, layer.base)
         self._set(key.path, value, layer.origin)
 
@@ -104,6 +113,12 @@ class Tree:
             return
         if _SECRET_NAME.search(path.rpartition(".")[2].lower()):
             self._problem(f"{path} ({layer.origin}) would be a secret given as a value, which is refused.", _SECRET_REMEDY)
+            return
+        if path in FILE_KEYS:
+            self._problem(
+                f"{path} ({layer.origin}) can only stand in a profile's file.",
+                "Write a profile that extends others, or name another.",
+            )
             return
         meant = nearest(path)
         self._problem(

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from .keys import all_keys
+from .yaml_text import shown
 
 _KINDS = {
     "int_type": "a whole number",
@@ -65,23 +66,18 @@ def _sentence(path: str, entry: Any, origin: str | None) -> tuple[str, str]:
             f"{place} must name an environment variable in capitals; what was given is not shown, for it may be the key itself.",
             "Put the key into an environment variable and give that variable's name.",
         )
-    shown = _shown(entry["input"])
+    value = shown(entry["input"])
     if kind in _KINDS:
-        return f"{place} is {shown}, but must be {_KINDS[kind]}.", about
+        return f"{place} is {value}, but must be {_KINDS[kind]}.", about
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"{place} is {shown}, but must be {words} {context[name]}.", about
+        return f"{place} is {value}, but must be {words} {context[name]}.", about
     if kind == "literal_error":
         allowed = [str(value) for value in _allowed(context["expected"])]
         near = difflib.get_close_matches(str(entry["input"]), allowed, n=1)
-        return f"{place} is {shown}, but must be one of {', '.join(allowed)}.", f"Did you mean {near[0]}?" if near else about
+        return f"{place} is {value}, but must be one of {', '.join(allowed)}.", f"Did you mean {near[0]}?" if near else about
     reason = str(context["error"]) if "error" in context else entry["msg"]
-    return f"{place} is {shown}: {reason}.", about
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return f"{place} is {value}: {reason}.", about
 
 
 def _allowed(expected: str) -> list[str]:

@@ -10,8 +10,10 @@ from typing import Any
 
 from ..errors import UsageError
 from . import yaml_text
+from .keys import all_keys
 
 ENV_PREFIX = "OPENCLAW__"
+FILE_KEYS = ("extends",)
 PACKAGE_PREFIX = "package:"
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "profiles"
@@ -38,6 +40,11 @@ def model_names() -> list[str]:
     return sorted(path.stem for path in (PROFILES / "models").glob("*.yaml"))
 
 
+def package_names() -> list[str]:
+    """Names of the models that ship with the program."""
+    return sorted(path.parent.name for path in ASSETS.glob("*/config.json"))
+
+
 def profile_path(name: str, base: Path) -> Path:
     """The file of a profile: a shipped one by name, any other by its path (from base where it is relative)."""
     if name in profile_names():
@@ -45,6 +52,8 @@ def profile_path(name: str, base: Path) -> Path:
     path = (base / Path(name).expanduser()).resolve()
     if path.is_file():
         return path
+    if not name.strip():
+        raise UsageError("The name of the profile is empty.", f"There are: {', '.join(profile_names())}.")
     if path.is_dir():
         raise UsageError(
             f"The profile {name} is a folder.", "Give the path of a YAML file, or a name that `openclaw profiles list` shows."
@@ -115,6 +124,18 @@ def environment_layers(env: Mapping[str, str], base: Path) -> list[Layer]:
             path = name.removeprefix(ENV_PREFIX).lower().split("__")
             layers.append(Layer(f"environment {name}", base, _nest(path, env[name]), raw=True))
     return layers
+
+
+def misspelt_variables(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Variables that look like OPENCLAW__SECTION__KEY and aren't read, as warnings: another case, or an underscore too few."""
+    found = []
+    for name in sorted(env):
+        if name.startswith(ENV_PREFIX) or not name.upper().startswith("OPENCLAW_"):
+            continue
+        meant = name.upper().removeprefix("OPENCLAW").lstrip("_")
+        if meant.lower().replace("__", ".") in all_keys():
+            found.append((f"The environment variable {name} is not read.", f"Call it {ENV_PREFIX}{meant}, or unset it."))
+    return found
 
 
 def override_layers(overrides: Iterable[str], base: Path, problems: list[tuple[str, str]]) -> list[Layer]:

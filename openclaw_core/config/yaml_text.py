@@ -58,6 +58,12 @@ def _float(loader: Loader, node: yaml.ScalarNode) -> float:
 Loader.add_constructor("tag:yaml.org,2002:float", _float)
 
 
+def shown(value: Any) -> str:
+    """A value in a sentence: null, true and false as YAML has them, text in quotation marks, cut to 80 characters."""
+    text = str(value).lower() if isinstance(value, bool) else "null" if value is None else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def parse(text: str, where: str) -> Any:
     """The value that text holds; raises UsageError with line and column where it is no YAML."""
     try:

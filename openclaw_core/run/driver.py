@@ -13,11 +13,13 @@ from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Fleet
 from openclaw_core.run.frozen import Frozen
 from openclaw_core.run.keep import Keeper
-from openclaw_core.run.launch import Job, prepare
+from openclaw_core.run.launch import Job, end_survivors, open_folder, prepare
 from openclaw_core.run.plan import Plan
 from openclaw_core.run.progress import Progress, Watcher
 from openclaw_core.run.report import Report, build_report, write_report
 from openclaw_core.run.results import OldPass
+from openclaw_core.run.runfolder import RunFolder
+from openclaw_core.run.saved import saved_step
 from openclaw_core.run.scores import ScoreKeeper
 from openclaw_core.run.stopping import StopRequest
 from openclaw_core.track.sinks import open_sinks
@@ -29,23 +31,28 @@ SHOW_EVERY_S = 0.5
 
 def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: Path | None, watcher: Watcher) -> Report:
     """Runs to the last step, to a stop signal or to an error, and reports. What was done is on disk in every case."""
-    with StopRequest() as stop:
-        job = prepare(resolved, plan, run_folder, resume, watcher)
-        progress = Progress(str(job.run.path), resolved.config.train.steps, step=job.first_step - 1)
+    steps = resolved.config.train.steps
+    run = open_folder(resolved, run_folder, resume)
+    with run.held(), StopRequest(at_once=True) as stop:
+        saved = None
+        if resume is not None:
+            end_survivors(run, watcher)
+            saved = saved_step(run, steps)
+        progress = Progress(str(run.path), steps, step=saved or 0)
         state, reason = "failed", ""
         try:
-            _run(job, progress, watcher, stop)
+            _run(prepare(resolved, plan, run, saved, watcher), progress, watcher, stop)
             state, reason = ("stopped", stop.reason or "") if stop.requested else ("finished", "")
         except KeyboardInterrupt:
-            state, reason = "stopped", "interrupted"
+            state, reason = "stopped", stop.reason or "interrupted"
             raise
         except BaseException as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            _keep_traceback(job)
+            _keep_traceback(run)
             raise
         finally:
-            job.run.update(state=state, reason=reason)
-            report = _report(job, progress)
+            run.update(state=state, reason=reason)
+            report = _report(run, progress)
     return report
 
 
@@ -58,6 +65,7 @@ def _run(job: Job, progress: Progress, watcher: Watcher, stop: StopRequest) -> N
         with progress.timed("start"):
             fleet.start(job.sources)
             frozen = Frozen(job.run, fleet)
+        stop.patient()
         loop = Loop(job, fleet, progress, watcher, stop)
         try:
             loop.run()
@@ -209,21 +217,21 @@ class Loop:
         self.watcher.update(self.progress)
 
 
-def _keep_traceback(job: Job) -> None:
-    with job.run.log("driver").open("a", encoding="utf-8") as log:
+def _keep_traceback(run: RunFolder) -> None:
+    with run.log("driver").open("a", encoding="utf-8") as log:
         log.write(traceback.format_exc())
 
 
-def _report(job: Job, progress: Progress) -> Report:
+def _report(run: RunFolder, progress: Progress) -> Report:
     try:
         report = build_report(
-            job.run,
+            run,
             seconds=progress.seconds,
             wall_seconds=time.time() - progress.started,
             funnel=progress.funnel,
             dropped=progress.dropped,
         )
-        write_report(job.run, report)
+        write_report(run, report)
     except OSError as error:
-        raise UserError(f"The report of {job.run.path} can't be written: {error}.", "Free some space.") from error
+        raise UserError(f"The report of {run.path} can't be written: {error}.", "Free some space.") from error
     return report

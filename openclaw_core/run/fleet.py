@@ -87,6 +87,7 @@ class Fleet:
         self.meanwhile: Callable[[], None] | None = None
         self._actors: list[Any] = []
         self._heartbeat = Heartbeat()
+        self._up = False
 
     def start(self, sources: Sources) -> int:
         """Brings every role up at the same time; returns the step that the student is at."""
@@ -110,6 +111,7 @@ class Fleet:
         [self.proxy_url] = placement.call(self.proxy, "start", self.engine_urls, judge_urls[0], step, self.timeout_s)
         self.run.update(facts={"proxy": self.proxy_url})
         self._record_children()
+        self._up = True
         return step
 
     def _record_children(self) -> None:
@@ -229,12 +231,16 @@ class Fleet:
         self._heartbeat.check(self._actors)
 
     def stop(self) -> None:
-        """Users leave, requests drain, servers end, then Ray. Problems on the way don't keep the rest alive."""
-        for handles, method, arguments in (
+        """Users leave, requests drain, servers end, then Ray; before start() is through there is nobody to wait for.
+
+        Problems on the way don't keep the rest alive.
+        """
+        graceful = (
             (self.cluster.actors.get("users", []), "stop", ()),
             (self.cluster.actors.get("proxy", []), "stop", (10.0,)),
             (self.cluster.actors.get("rollout", []) + self.cluster.actors.get("judge", []), "stop", ()),
-        ):
+        )
+        for handles, method, arguments in graceful if self._up else ():
             try:
                 placement.call(handles, method, *arguments, timeout=45.0)
             except Exception as error:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from openclaw_core.config.load import Resolved
 from openclaw_core.config.schema import ModelSource
-from openclaw_core.errors import UserError
 from openclaw_core.files import write_atomic
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Sources
@@ -33,12 +32,25 @@ class Job:
     first_step: int
 
 
-def prepare(resolved: Resolved, plan: Plan, run_folder: Path | None, resume: Path | None, watcher: Watcher) -> Job:
-    """Makes or reopens the run folder, converts checkpoints that are missing, and rolls the store back to the last save."""
-    run = RunFolder(resume) if resume is not None else _new_folder(resolved, run_folder)
+def open_folder(resolved: Resolved, run_folder: Path | None, resume: Path | None) -> RunFolder:
+    """The folder of a new run, or of the one that goes on."""
     if resume is not None:
-        for record in stop_survivors(run):
-            watcher.note(f"Ended {record.role} (pid {record.pid}), left over from before.")
+        return RunFolder(resume)
+    name = run_folder.name if run_folder is not None else new_run_name(resolved.profile)
+    return create_run(run_folder.parent if run_folder is not None else RUNS, name, steps=resolved.config.train.steps)
+
+
+def end_survivors(run: RunFolder, watcher: Watcher) -> None:
+    """Ends what a killed driver left behind, and nothing else."""
+    for record in stop_survivors(run):
+        watcher.note(f"Ended {record.role} (pid {record.pid}), left over from before.")
+
+
+def prepare(resolved: Resolved, plan: Plan, run: RunFolder, saved: int | None, watcher: Watcher) -> Job:
+    """Writes configuration and plan, converts checkpoints that are missing, and rolls the store back to the last save.
+
+    saved is the step of that save (0: none) of a run that goes on, None for a new run.
+    """
     config = resolved.config
     write_atomic(run.config, resolved.to_yaml())
     write_atomic(run.plan, dumps(plan.to_dict(), indent=2) + "\n")
@@ -46,21 +58,10 @@ def prepare(resolved: Resolved, plan: Plan, run_folder: Path | None, resume: Pat
     student = _torch_dist(run, "student", config.student, watcher)
     needs_own_teacher = config.teacher is not None and config.loss.w_opd > 0
     teacher = _as_it_is(config.teacher) if needs_own_teacher and config.teacher else student
-    saved = run.checkpoint_steps()
-    checkpoint = run.checkpoint(saved[-1]) if saved else None
-    first_step = saved[-1] + 1 if saved else 1
-    if resume is not None:
-        _roll_back(run, first_step - 1, watcher)
-    if first_step > config.train.steps:
-        raise UserError(
-            f"The run {run.name} has made all of its {config.train.steps} steps.", "Add steps with --set train.steps=N to go on."
-        )
-    return Job(run, resolved, plan, Sources(student, teacher, checkpoint), first_step)
-
-
-def _new_folder(resolved: Resolved, run_folder: Path | None) -> RunFolder:
-    name = run_folder.name if run_folder is not None else new_run_name(resolved.profile)
-    return create_run(run_folder.parent if run_folder is not None else RUNS, name, steps=resolved.config.train.steps)
+    checkpoint = run.checkpoint(saved) if saved else None
+    if saved is not None:
+        _roll_back(run, saved, watcher)
+    return Job(run, resolved, plan, Sources(student, teacher, checkpoint), (saved or 0) + 1)
 
 
 def _torch_dist(run: RunFolder, name: str, source: ModelSource, watcher: Watcher) -> Path:

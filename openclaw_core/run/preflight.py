@@ -6,10 +6,9 @@ import os
 import socket
 from collections.abc import Mapping
 
-from openclaw_core.checkpoint.sniff import sniff
 from openclaw_core.config.checks import check_environment
 from openclaw_core.config.schema import Config
-from openclaw_core.errors import UsageFindings, UserError
+from openclaw_core.errors import UsageFindings
 
 from .host import Host, read_host
 from .memory import GIB
@@ -25,38 +24,13 @@ def preflight(config: Config, plan: Plan | None = None, env: Mapping[str, str] |
     Without a plan (serve) only what the proxy needs is looked at.
     """
     env = os.environ if env is None else env
-    found = missing_sources(config) or _unreadable_sources(config)
+    found = missing_sources(config)
     found += check_environment(config, env) + occupied_port(config.proxy.host, config.proxy.port)
     if plan is not None and plan.nodes == 1:
         on_gpus = plan.device == "cuda"
         found += unmet_needs(plan, config, host or read_host(gpus=on_gpus))
     if found:
         raise UsageFindings("This run can't start:", found)
-
-
-def _unreadable_sources(config: Config) -> list[Finding]:
-    """Model folders that hold something else than a model."""
-    sources = {"student": config.student} | ({"teacher": config.teacher} if config.teacher and config.loss.w_opd > 0 else {})
-    found: list[Finding] = []
-    for name, source in sources.items():
-        for key, kind in (("hf", "hf"), ("load", "torch_dist")):
-            path = getattr(source, key)
-            if path is None:
-                continue
-            try:
-                held = sniff(path)
-            except UserError as error:
-                found.append((f"{name}.{key}: {error.what}", error.remedy))
-                continue
-            if held.kind != kind:
-                found.append(
-                    (f"{name}.{key} is {path}, which holds a {held.kind} checkpoint.", f"Give it as {name}.{_key_of(held.kind)}.")
-                )
-    return found
-
-
-def _key_of(kind: str) -> str:
-    return "hf" if kind == "hf" else "load"
 
 
 def occupied_port(host: str, port: int) -> list[Finding]:

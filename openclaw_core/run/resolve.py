@@ -9,6 +9,7 @@ from pathlib import Path
 
 from openclaw_core.config.load import Resolved, load_profile
 from openclaw_core.config.sources import profile_names
+from openclaw_core.config.yaml_text import shown
 from openclaw_core.errors import UsageError, UsageFindings
 
 from .runfolder import open_run
@@ -43,7 +44,9 @@ def _resumed(resume: str, overrides: Sequence[str], env: Mapping[str, str]) -> t
     resolved = replace(load_profile(run.config, overrides, env, check=False), profile=run.name)
     changed = [key for key, value in resolved.values().items() if _fixed(key) and before.get(key) != value]
     if changed:
-        findings = [(f"{key} was {before.get(key)!r} and would become {resolved.values()[key]!r}.", "") for key in changed]
+        findings = [
+            (f"{key} was {shown(before.get(key))} and would become {shown(resolved.values()[key])}.", "") for key in changed
+        ]
         raise UsageFindings(f"The run {run.name} can't go on with this configuration; start a new run to change it:", findings)
     return resolved, run.path
 

@@ -9,6 +9,7 @@ import difflib
 import fcntl
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -188,6 +189,21 @@ class RunFolder:
         write_atomic(self.manifest_path, dumps(asdict(manifest), indent=2) + "\n")
 
     @contextmanager
+    def held(self) -> Iterator[None]:
+        """For the one process that drives the run; UsageError while another does. A killed one lets go at once."""
+        with (self.path / ".driver.lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                what = f"The run {self.name} is going on in process {lock.read().strip() or '?'}."
+                raise UsageError(what, "Stop that one first (SIGINT), or wait for its end.") from None
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self.path / ".run.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -198,12 +214,14 @@ def create_run(root: Path, name: str, *, steps: int = 0, facts: dict[str, Any] |
     """Make the folder of a new run under root; raises UsageError where the name is bad or taken."""
     run = RunFolder(root.resolve() / valid_name(name))
     if run.manifest_path.exists():
-        raise UsageError(f"The run {name} exists already in {root}.", "Give another --run-name, or go on with --resume.")
+        raise UsageError(f"The run {name} exists already in {root}.", "Give another --run-folder, or go on with --resume.")
+    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        raise UsageError(f"{run.path} holds something else already.", "Give a --run-folder that isn't there yet, or is empty.")
     try:
         for folder in (run.path, run.dumps, run.checkpoints, run.weights, run.logs):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"The run folder {run.path} cannot be made: {error.strerror}.", "Give another --runs folder.") from None
+        raise UserError(f"The run folder {run.path} cannot be made: {error.strerror}.", "Give another --run-folder.") from None
     now = time.time()
     run._write(Manifest(name=name, created=now, updated=now, steps=steps, facts=facts or {}))
     return run

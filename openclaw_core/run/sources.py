@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from openclaw_core.checkpoint.sniff import sniff
 from openclaw_core.config.schema import Config, ModelSource
+from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import Architecture, architecture_from_hf, architecture_from_torch_dist
 
 Finding = tuple[str, str]
@@ -76,12 +78,26 @@ def missing_sources(config: Config) -> list[Finding]:
             found.append((f"{name}.hf is not given; a real run needs it.", f"Use --set {name}.hf=FOLDER."))
         for key in ("hf", "load"):
             path = getattr(source, key)
-            if path is not None and not Path(path).is_dir():
-                found.append((f"{name}.{key} is {path}, which is no folder; a real run needs it.", "Correct the path."))
+            if path is not None:
+                found += _not_a_model(f"{name}.{key}", path, "hf" if key == "hf" else "torch_dist")
     judge = config.judge
     if judge.kind == "engine" and judge.model is not None and not Path(judge.model).is_dir():
         found.append((f"judge.model is {judge.model}, which is no folder; a real run needs it.", "Correct the path."))
     return found
+
+
+def _not_a_model(key: str, path: str, kind: str) -> list[Finding]:
+    """A finding where path is no folder, or holds something else than a checkpoint of this kind."""
+    if not Path(path).is_dir():
+        return [(f"{key} is {path}, which is no folder; a real run needs it.", "Correct the path.")]
+    try:
+        held = sniff(path).kind
+    except UserError as error:
+        return [(f"{key}: {error.what}", error.remedy)]
+    if held == kind:
+        return []
+    fitting = f"{key.rpartition('.')[0]}.{'hf' if held == 'hf' else 'load'}"
+    return [(f"{key} is {path}, which holds a {held} checkpoint.", f"Give it as {fitting}.")]
 
 
 def architecture_findings(config: Config, archs: Mapping[str, Architecture | None]) -> list[Finding]:

@@ -8,12 +8,16 @@ from typing import Any
 
 
 class StopRequest:
-    """While entered, the first signal sets requested; a second one raises KeyboardInterrupt at once."""
+    """While entered, the first signal sets requested; a second one raises KeyboardInterrupt at once.
+
+    Where nothing is worth saving yet (at_once), the first one raises it, until patient() is called.
+    """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
         self.reason: str | None = None
+        self._at_once = at_once
         self._before: dict[int, Any] = {}
 
     @property
@@ -26,6 +30,10 @@ class StopRequest:
             self._before[number] = signal.signal(number, self._on_signal)
         return self
 
+    def patient(self) -> None:
+        """From now on the first signal waits for the loop."""
+        self._at_once = False
+
     def rearm(self) -> None:
         """Takes the signals back from a library that has put its own handlers in."""
         for number in self.SIGNALS:
@@ -36,6 +44,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
+        again = self.requested
         self.reason = signal.Signals(number).name
+        if again or self._at_once:
+            raise KeyboardInterrupt

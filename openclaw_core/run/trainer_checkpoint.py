@@ -22,12 +22,12 @@ from openclaw_core.errors import UserError
 from openclaw_core.models.megatron.builder import DTYPES
 from openclaw_core.models.megatron.core import CheckpointingException, dist_checkpointing
 from openclaw_core.models.megatron.hf_weights import hf_shapes, whole_tensors
+from openclaw_core.run.saved import COMPLETE, check_complete
 from openclaw_core.run.trainer_optimizer import apply_settings
 
 if TYPE_CHECKING:
     from openclaw_core.run.trainer import Trainer
 
-COMPLETE = "trainer.json"
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
 
@@ -64,17 +64,6 @@ def load(trainer: Trainer, folder: Path) -> int:
     apply_settings(trainer.optimizer, trainer.optimizer_settings)
     _set_random_state(loaded["trainer"]["random"])
     return int(loaded["trainer"]["step"])
-
-
-def check_complete(folder: Path) -> None:
-    """UserError unless folder is a checkpoint that save() finished and that nobody damaged."""
-    try:
-        files = json.loads((folder / COMPLETE).read_text(encoding="utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder} isn't a complete checkpoint ({COMPLETE}: {error}).", "Resume from an older step.") from None
-    wrong = [n for n, size in files.items() if not (folder / n).is_file() or (folder / n).stat().st_size != size]
-    if wrong:
-        raise UserError(f"{folder} is damaged: {', '.join(wrong[:4])} missing or of another size.", "Resume from an older step.")
 
 
 def export_hf(trainer: Trainer, folder: Path) -> None:

@@ -260,3 +260,29 @@ def test_visible_devices_are_the_allowed_ones(tmp_path: Path) -> None:
 def test_a_variable_of_a_wrong_key_is_told(tmp_path: Path) -> None:
     found = findings(tmp_path, "student: {}\n", env={"OPENCLAW__LOSS__LR": "1"})
     assert found["There is no key loss.lr (environment OPENCLAW__LOSS__LR)."] == "Did you mean optimizer.lr?"
+
+
+def test_what_was_written_is_told_as_yaml_and_once(tmp_path: Path) -> None:
+    found = findings(tmp_path, "extends: tiny-cpu", "loss.k=[1", "loss.w_rl=true", "users.preference=null", "extends=x")
+    text = "\n".join(found)
+    assert "loss.w_rl (--set) is true, but" in text
+    assert "users.preference (--set) is null, but" in text
+    assert "extends (--set) can only stand in a profile's file." in text
+    assert text.count("loss.k") == 1
+
+
+def test_a_model_that_does_not_ship(tmp_path: Path) -> None:
+    [(what, remedy)] = findings(tmp_path, "extends: tiny-cpu", "teacher.hf=package:nope").items()
+    assert "package:nope" in what
+    assert remedy == "There is package:tiny-qwen3."
+
+
+def test_variables_that_look_like_ours_are_told(tmp_path: Path) -> None:
+    env = {"OPENCLAW_LOSS__K": "9", "openclaw__loss__k": "9", "OPENCLAW_GATEWAY_TOKEN": "x", "OPENCLAW_DEBUG": "1"}
+    resolved = load(tmp_path, "extends: tiny-cpu", env=env)
+    assert resolved.config.loss.k == 4
+    assert [what for what, _ in resolved.warnings] == [
+        "The environment variable OPENCLAW_LOSS__K is not read.",
+        "The environment variable openclaw__loss__k is not read.",
+    ]
+    assert resolved.warnings[0][1] == "Call it OPENCLAW__LOSS__K, or unset it."

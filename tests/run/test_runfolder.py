@@ -174,3 +174,31 @@ def test_the_manifest_is_plain_json(tmp_path):
     run = create_run(tmp_path, "demo", facts={"rate": float("nan")})
     record = json.loads(run.manifest_path.read_text(), parse_constant=lambda text: pytest.fail(text))
     assert record["facts"] == {"rate": None}
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name in ("full", "file"):
+        with pytest.raises(UsageError, match="holds something else"):
+            create_run(tmp_path, name)
+    assert [entry.name for entry in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+    assert create_run(tmp_path, "empty").read().name == "empty"
+
+
+def test_one_process_drives_a_run(tmp_path):
+    run = create_run(tmp_path, "demo")
+    holder = (
+        "import sys, pathlib; from openclaw_core.run.runfolder import RunFolder\n"
+        "with RunFolder(pathlib.Path(sys.argv[1])).held(): print('held', flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", holder, str(run.path)], stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match=f"going on in process {other.pid}"), run.held():
+            pass
+        other.kill()
+    with run.held():
+        pass
