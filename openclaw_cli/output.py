@@ -130,14 +130,16 @@ class Output:
             sys.stderr.write(f"{text}\n")
 
     @contextmanager
-    def progress(self, label: str, total: float | None = None) -> Iterator[Bar]:
-        """A progress bar on stderr: only for people, and only on a terminal."""
+    def progress(self, label: str, total: float | None = None, *, nbytes: bool = False) -> Iterator[Bar]:
+        """A progress bar on stderr: only for people, and only on a terminal. With nbytes, total is bytes: the rate is shown."""
         if not self.human or not sys.stderr.isatty():
             yield _NoBar()
             return
-        from rich.progress import Progress
+        from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-        with Progress(console=self.console(stderr=True), transient=True) as progress:
+        columns = [*Progress.get_default_columns()]
+        columns += [DownloadColumn(), TransferSpeedColumn()] if nbytes else []
+        with Progress(*columns, console=self.console(stderr=True), transient=True) as progress:
             yield _RichBar(progress, progress.add_task(label, total=total))
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from openclaw_cli.output import Output, active, table
+from openclaw_cli import ckpt_text as text
+from openclaw_cli.output import Output, active
 
 if TYPE_CHECKING:
-    from openclaw_core.checkpoint.convert import Conversion, Plan
-    from openclaw_core.checkpoint.verify import TensorCheck
+    from pathlib import Path
+
+    from openclaw_core.checkpoint.logits import LogitsReport
 
 EPILOG = """\b
 Examples:
@@ -20,18 +22,27 @@ Examples:
   openclaw convert-ckpt runs/RUN out/step-100 --step 100           a run's checkpoint, ready to serve
   openclaw convert-ckpt iter_0000500 out --hf-config models/Qwen3-4B   one that another trainer wrote
   openclaw convert-ckpt models/Qwen3-4B ckpt/qwen3-4b --dry-run    plan and sizes only
+  openclaw convert-ckpt models/Qwen3-4B ckpt/qwen3-4b --verify logits --tp 2
+  openclaw convert-ckpt ckpt/qwen3-4b --verify-only                an existing conversion, once more
+  openclaw convert-ckpt --list                                     families and what is verified
 """
+LIST_HELP = "Print the families, what is verified of each and how, and those that are refused."
 
 
 def convert_ckpt(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Hugging Face folder, torch_dist checkpoint, or run folder.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="Folder to make.")],
+    source: Annotated[
+        str | None, typer.Argument(metavar="SRC", help="Hugging Face folder, torch_dist checkpoint, or run folder.")
+    ] = None,
+    target: Annotated[str | None, typer.Argument(metavar="DST", help="Folder to make.")] = None,
     to: Annotated[
         Literal["hf", "torch_dist"] | None, typer.Option(help="Kind to make; the other one than SRC's when left out.")
     ] = None,
     step: Annotated[int | None, typer.Option(help="Step of a run folder; its newest checkpoint when left out.")] = None,
     tp: Annotated[
-        int, typer.Option(help="Tensor-parallel size that the vocabulary is padded for. Any size can load the result.")
+        int,
+        typer.Option(
+            help="Tensor-parallel size to pad the vocabulary for, and to compare logits at. Any size can load the result."
+        ),
     ] = 1,
     dtype: Annotated[Literal["bf16", "fp16", "fp32"] | None, typer.Option(help="Cast the weights; kept when left out.")] = None,
     hf_config: Annotated[
@@ -47,11 +58,32 @@ def convert_ckpt(
         bool, typer.Option("--overwrite", help="Replace DST; the old one stays until the new one is complete.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Compare every tensor bitwise after writing, and hash it.")
-    ] = True,
+        Literal["bitwise", "logits", "none"],
+        typer.Option(help="Compare every tensor after writing and hash it; logits also builds both sides and runs texts."),
+    ] = "bitwise",
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="The same as --verify none.")] = False,
+    verify_only: Annotated[
+        bool,
+        typer.Option("--verify-only", help="Verify the existing DST against SRC, or alone against its manifest; write nothing."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; write nothing.")] = False,
+    listing: Annotated[bool, typer.Option("--list", help=LIST_HELP)] = False,
 ) -> None:
     """Convert a checkpoint between a Hugging Face folder and megatron's torch_dist, tensor by tensor, and verify it."""
+    from openclaw_core.errors import UsageError
+
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch: large boxes in huge pages, read before its first allocation
+    if listing:
+        _list()
+        return
+    mode = "none" if no_verify else verify
+    if source is None or (target is None and not verify_only):
+        raise UsageError("SRC and DST are needed.", "openclaw convert-ckpt SRC DST; --verify-only takes DST alone too.")
+    if verify_only:
+        origin, made = (source, target) if target is not None else (None, source)
+        _verify_only(origin, made, hf_config, tp, tuple(allow or ()), logits=mode == "logits")
+        return
+    assert target is not None
     from openclaw_core.checkpoint.convert import convert, plan_conversion
     from openclaw_core.config.sources import packaged
 
@@ -67,16 +99,88 @@ def convert_ckpt(
         allow=tuple(allow or ()),
         expect=_pairs(expect or []),
     )
+    if mode == "logits":
+        from openclaw_core.checkpoint.logits import check_buildable, check_memory
+
+        check_buildable(plan.architecture, tp)
+        check_memory(plan.architecture)
     if dry_run:
-        out.data(_plan_json(plan), human=[_plan_table(plan), "Nothing was written (--dry-run).\n"], quiet=str(plan.target))
+        shown = [text.plan_table(plan), "Nothing was written (--dry-run).\n"]
+        out.data(text.plan_json(plan), human=shown, quiet=str(plan.target))
         return
     for name, reason in plan.left_out.items():
         out.note(f"Left out: {name} ({reason}).")
-    with _Bars(out, plan.nbytes) as bars:
-        done = convert(plan, overwrite=overwrite, verify=verify, progress=bars.show)
-    out.data(
-        _result_json(done), human=[*([_checks_table(done.checks)] if done.checks else []), _summary(done)], quiet=str(plan.target)
+    report: LogitsReport | None = None
+
+    def last_check(folder: Path) -> None:
+        nonlocal report
+        if mode == "logits":
+            bars.close()
+            report = _logits(plan.source.folder, folder, plan.to, tp)
+            _require(report, target)
+
+    with _Bars(out) as bars:
+        done = convert(plan, overwrite=overwrite, verify=mode != "none", progress=bars.show, last_check=last_check)
+    human = [*([text.checks_table(done.checks)] if done.checks else []), *_shown(report), text.summary(done)]
+    out.data({**text.result_json(done), "logits": report}, human=human, quiet=str(plan.target))
+
+
+def _list() -> None:
+    from openclaw_core.checkpoint.support import refused, supported
+
+    families, others = supported(), refused()
+    active().data(
+        {"families": families, "refused": others},
+        human=[text.families_table(families), text.refused_text(others)],
+        quiet=[one.model_type for one in families],
     )
+
+
+def _verify_only(origin: str | None, made: str, hf_config: str | None, tp: int, allow: tuple[str, ...], *, logits: bool) -> None:
+    from openclaw_core.checkpoint.recheck import recheck
+    from openclaw_core.config.sources import packaged
+    from openclaw_core.errors import Findings, UserError
+
+    out = active()
+    with _Bars(out) as bars:
+        found = recheck(made, packaged(origin) if origin else None, hf_config=hf_config, allow=allow, progress=bars.show)
+    report = None
+    if logits:
+        if found.source is None:
+            raise UserError(f"{made} has no source to compare logits with.", "Name it: convert-ckpt SRC DST --verify-only.")
+        report = _logits(found.source.folder, found.target.folder, found.target.kind, tp)
+    data = {"target": found.target.root, "source": found.source.folder if found.source else None, "tensors": found.checks}
+    out.data(
+        {**data, "companions": found.companions, "equal": not found.problems, "logits": report},
+        human=[text.checks_table(found.checks), *_shown(report), text.recheck_text(found)],
+        quiet="changed" if found.problems else "equal",
+    )
+    if found.problems:
+        raise Findings(f"{made} isn't what was converted. Convert it again.", found.problems)
+    _require(report, made)
+
+
+def _logits(source: Path, target: Path, to: str, tp: int) -> LogitsReport:
+    from openclaw_core.checkpoint.logits import compare_logits
+    from openclaw_core.checkpoint.sniff import resolve
+
+    hf, stored = (source, target) if to == "torch_dist" else (target, source)
+    return compare_logits(hf, resolve(stored), tp)
+
+
+def _shown(report: LogitsReport | None) -> list[Any]:
+    return [text.logits_table(report)] if report is not None else []
+
+
+def _require(report: LogitsReport | None, made: str) -> None:
+    from openclaw_core.errors import UserError
+
+    if report is not None and not report.equal:
+        worst = max(one.difference for one in report.texts)
+        raise UserError(
+            f"{made}: logits differ from the source's by up to {worst:.3g} at tensor-parallel size {report.tp}.",
+            "Don't use it, and report it: a tensor or setting is mapped wrongly.",
+        )
 
 
 def _pairs(expect: list[str]) -> dict[str, str]:
@@ -89,12 +193,11 @@ def _pairs(expect: list[str]) -> dict[str, str]:
 
 
 class _Bars:
-    """One progress bar per stage, told in bytes done so far."""
+    """One progress bar over both stages, in bytes, with rate and time left."""
 
-    def __init__(self, out: Output, total: int) -> None:
-        self._out, self._total = out, total
-        self._stage = ""
-        self._done = 0
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._done: dict[str, int] = {}
         self._context: Any = None
         self._bar: Any = None
 
@@ -102,104 +205,19 @@ class _Bars:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._close()
+        self.close()
 
-    def show(self, stage: str, done: int, total: int) -> None:
-        if stage != self._stage:
-            self._close()
-            self._stage, self._done = stage, 0
-            self._context = self._out.progress({"write": "Writing", "verify": "Verifying"}[stage], total)
-            self._bar = self._context.__enter__()
-        self._bar.advance(done - self._done)
-        self._done = done
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Takes the bar away."""
         if self._context is not None:
             self._context.__exit__(None, None, None)
             self._context = None
 
-
-def _plan_json(plan: Plan) -> dict[str, Any]:
-    mapping = plan.mapping
-    return {
-        "source": plan.source.folder,
-        "target": plan.target,
-        "to": plan.to,
-        "architecture": plan.architecture,
-        "vocabulary": {"real": plan.architecture.vocab, "padded": plan.layout.padded},
-        "bytes": plan.nbytes,
-        "tensors": {
-            name: {"shape": shape, "dtype": _short(plan.hf_dtypes[name]), "stored": mapping.sources[name]}
-            for name, shape in mapping.hf.items()
-        },
-        "left_out": plan.left_out,
-    }
-
-
-def _result_json(done: Conversion) -> dict[str, Any]:
-    plan = _plan_json(done.plan)
-    plan["tensors"] = {check.name: check for check in done.checks} or plan["tensors"]
-    return {**plan, "verified": bool(done.checks), "seconds": round(done.seconds, 3), "peak_bytes": done.peak_bytes}
-
-
-def _plan_table(plan: Plan) -> Any:
-    arch = plan.architecture
-    dtypes = ", ".join(sorted({_short(dtype) for dtype in plan.hf_dtypes.values()}))
-    heads = f"{arch.heads} heads of {arch.head_dim} ({arch.kv_heads} for k and v)"
-    rows = [
-        ("source", f"{plan.source.folder} ({plan.source.kind})"),
-        ("target", f"{plan.target} ({plan.to})"),
-        ("model", f"{arch.model_type}: {arch.layers} layers of {arch.hidden}, {heads}, MLP {arch.ffn}"),
-        ("rope", f"base {arch.rope_theta:g}, scaling {arch.rope_scaling or 'none'}"),
-        ("norms", f"eps {arch.norm_eps:g}; on q and k: {_yes(arch.qk_norm)}"),
-        ("vocabulary", f"{arch.vocab:,} rows, {plan.layout.padded:,} padded in torch_dist; head tied: {_yes(arch.tied)}"),
-        ("weights", f"{len(plan.mapping.hf)} tensors, {arch.parameters:,} weights, {dtypes}, {plan.nbytes / 1e9:.3g} GB on disk"),
-        *(("left out", f"{name}: {reason}") for name, reason in plan.left_out.items()),
-    ]
-    return table(["", ""], rows, title="Conversion")
-
-
-def _checks_table(checks: tuple[TensorCheck, ...]) -> Any:
-    """One line per tensor, those of all layers folded into one."""
-    groups: dict[str, list[TensorCheck]] = {}
-    for check in checks:
-        groups.setdefault(re.sub(r"\.\d+\.", ".*.", check.name), []).append(check)
-    rows = []
-    for name, group in groups.items():
-        first = group[0]
-        digest = first.sha256[:12] if len(group) == 1 else f"{first.sha256[:12]} ..."
-        equal = sum(check.equal for check in group)
-        rows.append(
-            (
-                name,
-                first.stored,
-                " x ".join(map(str, first.shape)),
-                first.dtype,
-                digest,
-                f"{'✓' if equal == len(group) else '✗'} {equal}/{len(group)}",
-            )
-        )
-    return table(["Hugging Face", "torch_dist", ">shape", "dtype", "sha256", ">equal"], rows)
-
-
-def _summary(done: Conversion) -> str:
-    plan = done.plan
-    rate = plan.nbytes / 1e6 / max(done.seconds, 1e-9)
-    state = f"all {len(done.checks)} tensors bitwise equal after the round trip" if done.checks else "not verified (--no-verify)"
-    lines = [
-        f"{plan.target}: {state}.",
-        f"{plan.nbytes / 1e9:.3g} GB in {done.seconds:.1f} s ({rate:,.0f} MB/s), peak memory {done.peak_bytes / 1e9:.2f} GB.",
-    ]
-    if plan.to == "hf":
-        lines.append(f"Serve it: python -m sglang.launch_server --model-path {plan.target}")
-    else:
-        lines.append(f"Train from it: openclaw train --set student.load={plan.target} ...")
-    return "\n".join(lines) + "\n"
-
-
-def _short(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+    def show(self, stage: str, done: int, total: int) -> None:
+        if self._bar is None:
+            both = {"write": ("Writing and verifying", 2 * total), "verify": ("Verifying", total)}
+            label, whole = both[stage]
+            self._context = self._out.progress(label, whole, nbytes=True)
+            self._bar = self._context.__enter__()
+        self._bar.advance(done - self._done.get(stage, 0))
+        self._done[stage] = done

@@ -7,6 +7,7 @@ import json
 import resource
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +51,20 @@ class Conversion:
     kept: int = 0
 
 
-def convert(plan: Plan, *, overwrite: bool = False, verify: bool = True, progress: Progress | None = None) -> Conversion:
+def convert(
+    plan: Plan,
+    *,
+    overwrite: bool = False,
+    verify: bool = True,
+    progress: Progress | None = None,
+    last_check: Callable[[Path], None] = lambda folder: None,
+) -> Conversion:
     """Carries out a plan. The target appears whole, with its manifest, or not at all.
 
     verify compares every tensor bitwise after writing and hashes it; with it, a conversion that was killed or interrupted
     goes on where it was: finished parts are hashed again and kept. progress is called with a stage (write, verify), bytes
-    done and bytes in all. Raises UserError when the target exists, the disk is full or a tensor differs.
+    done and bytes in all. last_check sees the complete folder before it takes the target's place, and may raise. Raises
+    UserError when the target exists, the disk is full or a tensor differs.
     """
     started = time.monotonic()
     identity = _fingerprint(plan)
@@ -76,6 +85,7 @@ def convert(plan: Plan, *, overwrite: bool = False, verify: bool = True, progres
         checks = run.checks()
         _finish(plan, folder, checks, companions)
         journal.close()
+        last_check(folder)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return Conversion(plan, checks, time.monotonic() - started, peak, run.kept)
 

@@ -58,6 +58,7 @@ def prepare(resolved: Resolved, plan: Plan, run: RunFolder, saved: int | None, w
     student = _torch_dist(run, "student", config.student, watcher)
     needs_own_teacher = config.teacher is not None and config.loss.w_opd > 0
     teacher = _as_it_is(config.teacher) if needs_own_teacher and config.teacher else student
+    _check_architectures({student: config.student, teacher: config.teacher if teacher != student else config.student})
     checkpoint = run.checkpoint(saved) if saved else None
     if saved is not None:
         _roll_back(run, saved, watcher)
@@ -84,6 +85,17 @@ def _as_it_is(source: ModelSource) -> Path:
     path = source.load or source.hf
     assert path is not None
     return Path(path)
+
+
+def _check_architectures(sources: dict[Path, ModelSource | None]) -> None:
+    """What a checkpoint says of itself in its several places must agree, and be something that the trainer builds."""
+    from openclaw_core.checkpoint.agreement import check_trained
+    from openclaw_core.checkpoint.sniff import sniff
+
+    for folder, source in sources.items():
+        # A teacher may be read from its Hugging Face folder, which states its architecture in one place.
+        if sniff(folder).kind == "torch_dist":
+            check_trained(folder, source.hf if source is not None else None)
 
 
 def _roll_back(run: RunFolder, step: int, watcher: Watcher) -> None:

@@ -86,7 +86,8 @@ def test_a_nested_text_config_is_read():
 def test_an_unknown_type_is_one_line_with_the_supported_list():
     with pytest.raises(UserError) as caught:
         read(model_type="something_new")
-    assert str(caught.value) == "x: model type 'something_new' isn't supported. Supported: llama, qwen2, qwen3."
+    supported = "deepseek_v3, llama, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_vl"
+    assert str(caught.value) == f"x: model type 'something_new' isn't supported. Supported: {supported}."
 
 
 def test_every_bad_field_at_once():

@@ -27,6 +27,7 @@ from openclaw_core.models.megatron.core import (
 from openclaw_core.models.megatron.layers import PackedAttention, PackedLayout, RMSNorm
 from openclaw_core.models.megatron.packing import Pack
 from openclaw_core.models.megatron.parallel import ParallelSizes
+from openclaw_core.models.megatron.provider import check_provider
 from openclaw_core.models.megatron.rope import inverse_frequencies
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -199,6 +200,7 @@ def build_model(
     With trainable=False parameters need no gradient and the model is in eval mode. Needs parallel.start().
     """
     config = transformer_config(arch, sizes, dtype, recompute=recompute, random_weights=random_weights)
+    check_provider(config, arch, sizes, dtype, recompute)
     model = PackedGPT(config, _block_spec(config, arch), arch).to(device)
     _mark_split_parameters(model)
     if not trainable:

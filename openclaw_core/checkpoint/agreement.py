@@ -1,0 +1,83 @@
+"""Whether everything that states a model's architecture states the same: config, manifest, megatron's arguments. No megatron."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from openclaw_core.checkpoint.manifest import read_manifest
+from openclaw_core.checkpoint.sniff import carried_config, sniff
+from openclaw_core.errors import Findings, UserError
+from openclaw_core.models.architecture import Architecture, architecture_from_hf, architecture_from_megatron
+
+TRAINED = ("qwen3", "qwen2", "llama")
+_MEGATRON_FIELDS = (
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "rope_theta",
+    "norm_eps",
+    "tied",
+    "qk_norm",
+    "qkv_bias",
+)
+
+
+def check_trained(load: str | Path, hf: str | Path | None = None) -> Architecture:
+    """The architecture that a run will build for a torch_dist checkpoint, after everything that states it was compared.
+
+    hf is the folder the run's config names beside it. Raises UserError for families that the trainer doesn't build, and
+    Findings with field, both values and both places where they differ.
+    """
+    found = sniff(load)
+    folder = carried_config(found) or (Path(hf) if hf is not None else None)
+    if folder is None:
+        raise UserError(
+            f"{load} carries no Hugging Face config.", "Convert it with `openclaw convert-ckpt`, or name its model (hf)."
+        )
+    arch = architecture_from_hf(folder)
+    if arch.family not in TRAINED or arch.prefix != "model.":
+        raise UserError(
+            f"{load} is {arch.model_type}: it is converted, but the trainer builds dense text models only.",
+            f"Train one of {', '.join(TRAINED)}.",
+        )
+    findings = []
+    for place, stated in _statements(found.folder, Path(hf) if hf is not None else None, str(folder)).items():
+        findings += [
+            (f"{key}: {folder} says {_plain(getattr(arch, key))!r}, {place} says {value!r}.", "")
+            for key, value in stated.items()
+            if _plain(getattr(arch, key)) != value
+        ]
+    if findings:
+        raise Findings(f"{load}: what states its architecture disagrees; convert it again from the right model.", findings)
+    return arch
+
+
+def _statements(folder: Path, hf: Path | None, carried: str) -> dict[str, dict[str, Any]]:
+    """Place -> what it states, in plain JSON values."""
+    found: dict[str, dict[str, Any]] = {}
+    manifest = read_manifest(folder)
+    names = {item.name for item in dataclasses.fields(Architecture)}
+    if manifest is not None:
+        found["the manifest"] = {key: value for key, value in manifest.architecture.items() if key in names}
+    if hf is not None and (hf / "config.json").is_file() and str(hf) != carried:
+        stated = dataclasses.asdict(architecture_from_hf(hf))
+        found[str(hf)] = {key: _plain(value) for key, value in stated.items() if key != "dtype"}
+    from openclaw_core.checkpoint.torch_dist import TorchDistReader
+
+    arguments = TorchDistReader(folder).common().get("args")
+    if arguments is not None:
+        values = arguments if isinstance(arguments, dict) else vars(arguments)
+        stated = dataclasses.asdict(architecture_from_megatron(values, str(folder)))
+        found["megatron's arguments"] = {key: _plain(stated[key]) for key in _MEGATRON_FIELDS}
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A value as it comes back from JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value))  # type: ignore[arg-type]

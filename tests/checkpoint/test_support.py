@@ -1,0 +1,36 @@
+"""--list says no more than the tests show: the registry is held against the kinds and layouts that they run."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from openclaw_cli.app import app
+from openclaw_core.checkpoint.families.verified import DENSE, MOE, VERIFIED
+from openclaw_core.checkpoint.support import supported
+from openclaw_core.models.architecture import FAMILIES, REFUSED
+
+HERE = Path(__file__).parent
+
+
+def test_the_registry_is_what_the_tests_run():
+    dense, moe = runpy.run_path(str(HERE / "test_megatron.py")), runpy.run_path(str(HERE / "test_moe.py"))
+    loaded = {options["family"]: DENSE for options in dense["KINDS"].values()}
+    names = {"Qwen3MoeConfig": "qwen3_moe", "Qwen2MoeConfig": "qwen2_moe", "DeepseekV3Config": "deepseek_v3"}
+    loaded |= {names[config]: MOE for config, _ in moe["KINDS"].values()}
+    assert {name: one.loaded for name, one in VERIFIED.items() if one.loaded} == loaded
+    assert {name for name, one in VERIFIED.items() if one.saved} == set(loaded)
+    assert set(VERIFIED) == set(FAMILIES) - {"qwen3_vl_text"}
+
+
+def test_list():
+    shown = CliRunner().invoke(app, ["convert-ckpt", "--list"])
+    assert shown.exit_code == 0
+    for one in supported():
+        assert one.model_type in shown.stdout
+    data = json.loads(CliRunner().invoke(app, ["--json", "convert-ckpt", "--list"]).stdout)
+    assert data["refused"] == REFUSED
+    assert {one["model_type"] for one in data["families"]} == set(VERIFIED)
