@@ -50,7 +50,8 @@ class Native:
 class TeacherScorer:
     """One rank of the teacher, a model of its own architecture and parallel sizes.
 
-    vocab is the student's real vocabulary: log-probs are over its ids only. k ids per row, at the temperature. budget
+    source is a torch_dist checkpoint or a Hugging Face folder; None makes random weights, to measure with. vocab is the
+    student's real vocabulary: log-probs are over its ids only. k ids per row, at the temperature. budget
     is the most tokens of a pack. share_prefixes=False forwards every candidate whole. Joins the process groups on
     construction: every rank constructs at the same time.
     """
@@ -58,7 +59,7 @@ class TeacherScorer:
     def __init__(
         self,
         arch: Architecture,
-        source: str | Path,
+        source: str | Path | None,
         sizes: ParallelSizes,
         meeting: Rendezvous,
         *,
@@ -77,8 +78,9 @@ class TeacherScorer:
         self.context_length = min(context_length or arch.max_position, arch.max_position)
         self.share_prefixes = share_prefixes
         self.device = parallel.start(meeting, sizes, seed=seed)
-        self.model = build_model(arch, sizes, DTYPES[dtype], device=self.device, trainable=False)
-        load_weights(self.model, source)
+        self.model = build_model(arch, sizes, DTYPES[dtype], device=self.device, trainable=False, random_weights=source is None)
+        if source is not None:
+            load_weights(self.model, source)
         self.tokens_forwarded = 0
         self._hidden: dict[str, list[torch.Tensor]] = {}
         self._owner: dict[str, int] = {}

@@ -1,0 +1,134 @@
+"""One scenario on one device: the published schedule, every candidate whole, and shared prefixes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.teacher.workload import K, Shape
+from openclaw_core.models.architecture import Architecture
+from openclaw_core.models.megatron import parallel
+from openclaw_core.models.megatron.logits import row_chunks, score_rows
+from openclaw_core.models.megatron.packing import SequenceIds, make_pack, plan_packs
+from openclaw_core.models.megatron.parallel import ParallelSizes
+from openclaw_core.models.megatron.prefix import added_tokens
+from openclaw_core.teacher.scoring import TeacherScorer
+from openclaw_core.types import Sample, TeacherScores
+
+
+def make_scorer(shape: Shape) -> TeacherScorer:
+    """The teacher on this device, with random weights, large enough for attention to matter and errors to show."""
+    scorer = TeacherScorer(
+        shape.arch, None, ParallelSizes(), parallel.host(1), vocab=shape.arch.vocab, k=K, temperature=1.0, budget=shape.budget,
+        dtype="bf16" if shape.dtype == "bf16" else "fp32",
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in scorer.model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(3)
+    return scorer
+
+
+def measure(scorer: TeacherScorer, samples: Sequence[Sample], rounds: int) -> dict[str, Any]:
+    """Per schedule: tokens, seconds (median), FLOPs of the forward, peak memory; and how far the results lie apart."""
+    sequences = [SequenceIds(c.hinted_prompt_ids, s.response_ids) for s in samples for c in s.candidates]
+    passes = max(len(s.candidates) for s in samples)
+    repeated = [
+        SequenceIds(s.candidates[min(k, len(s.candidates) - 1)].hinted_prompt_ids, s.response_ids)
+        for k in range(passes)
+        for s in samples
+    ]
+    whole = [len(s) for s in sequences]
+    out: dict[str, Any] = {}
+    schedules: dict[str, tuple[Callable[[], Any], int, int]] = {
+        "published": (
+            lambda: _published(scorer, repeated, len(samples)),
+            sum(map(len, repeated)),
+            _flops(scorer.arch, repeated, [len(s) for s in repeated]),
+        ),
+        "whole": (lambda: _score(scorer, samples, False), sum(whole), _flops(scorer.arch, sequences, whole)),
+        "shared": (lambda: _score(scorer, samples, True), -1, _flops(scorer.arch, sequences, added_tokens(sequences))),
+    }
+    scores: dict[str, Any] = {}
+    for name, (work, tokens, flops) in schedules.items():
+        seconds, peaks = [], []
+        for _ in range(rounds + 1):
+            before = scorer.tokens_forwarded
+            took, peak, scores[name] = _timed(scorer, work)
+            seconds.append(took)
+            peaks.append(peak)
+            forwarded = scorer.tokens_forwarded - before if tokens < 0 else tokens
+        # The first round compiles and warms.
+        out[name] = {
+            "tokens": forwarded, "seconds": median(seconds[1:]), "rounds": seconds[1:], "flops": flops, "peak_bytes": max(peaks),
+        }  # fmt: skip
+    out["difference"] = _apart(scores["whole"], scores["shared"])
+    return out
+
+
+def _score(scorer: TeacherScorer, samples: Sequence[Sample], share: bool) -> list[TeacherScores]:
+    scorer.share_prefixes = share
+    found = scorer.score(samples)
+    scorer.forget([s.sample_id for s in samples])
+    return found
+
+
+def _published(scorer: TeacherScorer, repeated: Sequence[SequenceIds], batch: int) -> None:
+    """K_max passes over the whole batch, logits of prompt tokens included; packed as ours are."""
+    for start in range(0, len(repeated), batch):
+        sequences = repeated[start : start + batch]
+        for group in plan_packs([len(s) for s in sequences], scorer.budget):
+            chosen = [sequences[i] for i in group]
+            every = make_pack(
+                [SequenceIds(s.prompt_ids[:1], (*s.prompt_ids[1:], *s.response_ids)) for s in chosen], scorer.device
+            )
+            scorer._forward([every], lambda _, rows, chosen=chosen: _all_logits(scorer, rows, chosen))
+
+
+@torch.no_grad()
+def _all_logits(scorer: TeacherScorer, rows: torch.Tensor, sequences: Sequence[SequenceIds]) -> None:
+    prompt, response, start = [], [], 0
+    for sequence in sequences:
+        last = start + len(sequence.prompt_ids) - 1
+        prompt.append(torch.arange(start, last, device=rows.device))
+        start += len(sequence) - 1
+        response.append(torch.arange(last, start, device=rows.device))
+    before = rows.index_select(0, torch.cat(prompt))
+    for part in row_chunks(before, scorer.model.columns):
+        scorer.model.logits(before[part])
+    asked = rows.index_select(0, torch.cat(response))
+    score_rows(scorer.model, asked, k=scorer.k, temperature=scorer.temperature, vocab=scorer.vocab)
+
+
+def _timed(scorer: TeacherScorer, work: Callable[[], Any]) -> tuple[float, int, Any]:
+    cuda = scorer.device.type == "cuda"
+    if cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    # Processor time where there is no GPU: one thread works, and others on the machine don't count.
+    clock = time.perf_counter if cuda else time.process_time
+    begun = clock()
+    answer = work()
+    if cuda:
+        torch.cuda.synchronize()
+    return clock() - begun, torch.cuda.max_memory_allocated() if cuda else 0, answer
+
+
+def _flops(arch: Architecture, sequences: Sequence[SequenceIds], added: Sequence[int]) -> int:
+    """Of the forward to the final hidden states: matrices of the forwarded tokens, and attention of them over what they see."""
+    embeddings = arch.vocab * arch.hidden * (1 if arch.tied else 2)
+    dense = 2 * (arch.parameters - embeddings) * sum(added)
+    pairs = sum(own * (len(s) - own) + own * (own + 1) // 2 for s, own in zip(sequences, added, strict=True))
+    return dense + 4 * arch.layers * arch.heads * arch.head_dim * pairs
+
+
+def _apart(one: list[TeacherScores], other: list[TeacherScores]) -> dict[str, float]:
+    """Largest difference of log-probs where both name the same id, and the share of places where they do."""
+    same = np.concatenate([(a.top.ids == b.top.ids).ravel() for a, b in zip(one, other, strict=True)])
+    gaps = np.concatenate([np.abs(a.top.logprobs - b.top.logprobs).ravel() for a, b in zip(one, other, strict=True)])
+    return {"logprob": float(gaps[same].max()), "same_ids": float(same.mean())}
