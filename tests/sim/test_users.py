@@ -8,6 +8,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from openai import APIStatusError
 
 from openclaw_core.sim.judge import complained_style, thanked
 from openclaw_core.sim.styles import STYLES
@@ -106,14 +107,15 @@ async def test_users_wait_when_the_server_refuses() -> None:
 
 @pytest.mark.parametrize(("status", "patience"), [(400, 60.0), (503, 0.2)])
 async def test_users_do_not_wait_for_ever_nor_for_what_waiting_cannot_mend(status: int, patience: float) -> None:
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(ExceptionGroup) as failure:
         await talk(Endpoint(refusals=10_000, status=status), patience_s=patience)
+    assert {error.status_code for error in failure.value.exceptions if isinstance(error, APIStatusError)} == {status}
 
 
 async def test_stop_ends_users_who_wait_for_a_server_that_is_away() -> None:
     users = SimulatedUsers("http://127.0.0.1:9/v1", concurrency=3)
     running = asyncio.create_task(users.run())
-    while not users.statistics.waits:
+    while not users.statistics.waits and not running.done():
         await asyncio.sleep(0.01)
     users.stop()
     statistics = await asyncio.wait_for(running, 60)
