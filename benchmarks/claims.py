@@ -166,8 +166,8 @@ def leads(results: Results) -> list[Verdict]:
         _compared(
             "`signal_optimal` repairs that: it ends within 10 points of `shortest`",
             results,
-            (HALF["signal_optimal"], 50),
-            (HALF["shortest"], 50),
+            (HALF["signal_optimal"], last),
+            (HALF["shortest"], last),
             lambda signal, shortest: signal >= shortest - 0.1,
         ),
     ]

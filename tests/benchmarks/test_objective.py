@@ -109,6 +109,8 @@ def test_the_program_prints_its_table_and_keeps_the_numbers(tmp_path):
     told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, timeout=300).stdout
     assert "| hybrid loss, short, K=4 | this package |" in told
     assert "Error" not in told
-    text = page(json.loads(numbers.read_text()), {work.name: work.goal for work in works()})
+    text = page({"a CPU": json.loads(numbers.read_text())}, {work.name: work.goal for work in works()})
     assert "`python -m benchmarks.objective`" in text
+    assert "No run on a GPU is recorded" in text
+    assert "goal 1.5" not in text
     assert "| old pass, short, K=4 | published schedule |" in text
