@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import torch
-from torch.distributed.checkpoint import filesystem
-from torch.distributed.checkpoint.filesystem import _StorageInfo
-from torch.distributed.checkpoint.metadata import (
+
+from openclaw_core.checkpoint.hf import allocate
+from openclaw_core.checkpoint.metadata import Chunk, Contents, Stored
+from openclaw_core.checkpoint.torch_classes import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
+    StorageInfo,
     StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
+    dump,
 )
 
-from openclaw_core.checkpoint.hf import allocate
-from openclaw_core.checkpoint.metadata import Chunk, Contents, Stored
-
+VERSION = "1.0.0"  # of torch's format
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -89,19 +89,24 @@ def write_index(
     """Objects, common state and, last, .metadata: everything that megatron-core expects beside the files of boxes."""
     name = file_name(len(files))
     entries: dict[str, Any] = {}
-    storage: dict[MetadataIndex, _StorageInfo] = {}
+    storage: dict[MetadataIndex, StorageInfo] = {}
     if objects:
         with (folder / name).open("wb") as file:
             for key, data in objects.items():
                 entries[key] = BytesStorageMetadata()
-                storage[MetadataIndex(key)] = _StorageInfo(name, file.tell(), len(data))
+                storage[_index(key)] = StorageInfo(relative_path=name, offset=file.tell(), length=len(data))
                 file.write(data)
             _sync(file)
     for key, stored in contents_of(shapes, files).tensors.items():
-        boxes = [ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes)) for chunk in stored.chunks]
-        entries[key] = TensorStorageMetadata(TensorProperties(dtype=stored.dtype), torch.Size(stored.shape), boxes)
-        for number, (box, chunk) in enumerate(zip(boxes, stored.chunks, strict=True)):
-            storage[MetadataIndex(key, box.offsets, number)] = _StorageInfo(chunk.file, chunk.start, chunk.length)
+        boxes = [
+            ChunkStorageMetadata(offsets=torch.Size(chunk.offsets), sizes=torch.Size(chunk.sizes)) for chunk in stored.chunks
+        ]
+        entries[key] = TensorStorageMetadata(
+            properties=TensorProperties(dtype=stored.dtype), size=torch.Size(stored.shape), chunks=boxes
+        )
+        for number, chunk in enumerate(stored.chunks):
+            place = StorageInfo(relative_path=chunk.file, offset=chunk.start, length=chunk.length)
+            storage[_index(key, torch.Size(chunk.offsets), number)] = place
     torch.save(common, folder / "common.pt")
     settings = {
         "sharded_backend": "torch_dist",
@@ -110,11 +115,15 @@ def write_index(
         "common_backend_version": 1,
     }
     (folder / "metadata.json").write_text(json.dumps(settings), encoding="utf-8")
-    metadata = Metadata(entries, storage_data=storage, storage_meta=StorageMeta())
-    metadata.version = getattr(filesystem, "CURRENT_DCP_VERSION", None)
+    meta = StorageMeta(checkpoint_id=None, save_id=None, load_id=None, modules=[])
+    metadata = Metadata(state_dict_metadata=entries, planner_data=None, storage_data=storage, storage_meta=meta, version=VERSION)
     with (folder / ".metadata").open("wb") as file:
-        pickle.dump(metadata, file)
+        dump(metadata, file)
         _sync(file)
+
+
+def _index(name: str, offset: torch.Size | None = None, number: int | None = None) -> MetadataIndex:
+    return MetadataIndex(fqn=name, offset=offset, index=number)
 
 
 def write_folder(folder: Path, shapes: Shapes, parts: Iterable[Part], objects: dict[str, bytes], common: dict[str, Any]) -> None:

@@ -10,22 +10,11 @@ from typing import IO, Any
 
 import torch
 
+from openclaw_core.checkpoint.torch_classes import CHECKPOINT, STAND_INS
 from openclaw_core.errors import UserError
 
-_CHECKPOINT = "torch.distributed.checkpoint."
+_SKIPPED = {"SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData"}
 _CLASSES = {
-    _CHECKPOINT + "metadata": {
-        "Metadata",
-        "MetadataIndex",
-        "TensorStorageMetadata",
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "TensorProperties",
-        "StorageMeta",
-        "_MEM_FORMAT_ENCODING",
-    },
-    _CHECKPOINT + "filesystem": {"_StorageInfo"},
-    _CHECKPOINT + "planner": {"SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData"},
     "collections": {"OrderedDict", "defaultdict"},
     "builtins": {"set", "frozenset", "dict", "list", "tuple"},
     "torch": {"Size", *(name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype | torch.layout))},
@@ -47,8 +36,10 @@ class Opaque:
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("megatron.core.dist_checkpointing."):
+        if module.startswith("megatron.core.dist_checkpointing.") or (module == CHECKPOINT + "planner" and name in _SKIPPED):
             return Opaque
+        if (module, name) in STAND_INS:
+            return STAND_INS[module, name]
         if name in _CLASSES.get(module, ()):
             return getattr(importlib.import_module("pathlib" if module == "pathlib._local" else module), name)
         raise pickle.UnpicklingError(f"{module}.{name} has no place in checkpoint metadata")

@@ -32,6 +32,36 @@ class Evil:
         return os.mkdir, (str(self.marker),)
 
 
+def test_the_index_is_torchs_own(converted):
+    """torch's own classes unpickle it, field by field as torch writes them itself."""
+    from torch.distributed.checkpoint import FileSystemReader, metadata
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+    found = FileSystemReader(converted).read_metadata()
+    assert type(found) is metadata.Metadata
+    entry = found.state_dict_metadata["decoder.layers.mlp.linear_fc2.weight"]
+    assert type(entry) is metadata.TensorStorageMetadata
+    assert entry.properties == metadata.TensorProperties(dtype=torch.bfloat16)
+    assert entry.size == torch.Size([3, 32, 48])
+    assert entry.chunks[1] == metadata.ChunkStorageMetadata(torch.Size([1, 0, 0]), torch.Size([1, 32, 48]))
+    place = found.storage_data[metadata.MetadataIndex("decoder.layers.mlp.linear_fc2.weight", torch.Size([1, 0, 0]))]
+    assert type(place) is _StorageInfo
+    assert vars(place).keys() <= vars(_StorageInfo("x", 0, 1)).keys()
+    fields = metadata.Metadata({}, None, {}, metadata.StorageMeta())
+    assert vars(found).keys() == vars(fields).keys()
+    assert vars(found.storage_meta).keys() == vars(fields.storage_meta).keys()
+    assert found.version == fields.version or found.version == "1.0.0"
+
+
+def test_a_checkpoint_of_torchs_own_writer(tmp_path):
+    from torch.distributed.checkpoint import save
+
+    tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)}
+    save(dict(tensors), checkpoint_id=tmp_path / "td", no_dist=True)
+    reader = TorchDistReader(tmp_path / "td")
+    assert all(torch.equal(reader.read(name, (0,) * t.dim(), tuple(t.shape)), t) for name, t in tensors.items())
+
+
 def test_metadata_runs_no_code(converted, tmp_path):
     (converted / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
     with pytest.raises(UserError, match=r"mkdir has no place in checkpoint metadata"):
