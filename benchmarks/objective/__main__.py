@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import uuid
@@ -51,10 +52,17 @@ def main() -> None:
             record["measurements"] = [one.to_dict() for one in measured]
             if options.json:
                 options.json.write_text(json.dumps(record, indent=1))
-    print("\n" + table(measured, GOALS))
+    print("\n" + table(measured, GOALS if meter.cuda else {}))
     if options.save:
-        NUMBERS.write_text(json.dumps(record, indent=1) + "\n")
-        PAGE.write_text(page(record, GOALS))
+        _save(record)
+
+
+def _save(record: dict[str, Any]) -> None:
+    """Put this run in the place of the device's earlier one."""
+    records = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
+    records[record["device"]] = record
+    NUMBERS.write_text(json.dumps(records, indent=1) + "\n")
+    PAGE.write_text(page(records, GOALS))
 
 
 def _options() -> argparse.Namespace:
@@ -66,7 +74,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--once", action="store_true", help="run every kernel once, for a profiler")
     parser.add_argument("--save", action="store_true", help=f"write {PAGE.name} and {NUMBERS.name}")
     parser.add_argument("--json", type=Path, help="also keep the numbers here, after every side")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.save and options.only:
+        parser.error("--save keeps whole runs; leave out --only")
+    return options
 
 
 def _progress(one: Measurement) -> None:
@@ -90,23 +101,24 @@ def _record(meter: Meter, scale: Scale, bandwidth: float, swept: dict[str, Any] 
         from openclaw_core.loss.kernels.tiles import SHAPES
 
         shapes = {name: f"{shape.warps}/{shape.loads}/{shape.stages}" for name, shape in SHAPES.items()}
+    cpu = f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     return {
         "run": meter.run,
         "command": "python -m benchmarks.objective" + (" --sweep" if swept else ""),
         "program": _program(),
-        "device": torch.cuda.get_device_name(meter.device)
-        if meter.cuda
-        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
+        "device": torch.cuda.get_device_name(meter.device) if meter.cuda else cpu,
+        "cuda": meter.cuda,
         "torch": torch.__version__,
         "triton": _version("triton"),
         "repeats": meter.repeats,
+        "load": round(os.getloadavg()[0], 1),
         "bandwidth": bandwidth,
         "sizes": {
             "short": scale.short,
             "long": scale.long,
             "vocabulary": scale.vocab,
             "hidden": scale.hidden,
-            "logits": str(scale.dtype),
+            "logits": str(scale.dtype).removeprefix("torch."),
         },
         "shapes": shapes,
         "sweep": swept or {},

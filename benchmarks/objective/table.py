@@ -28,28 +28,41 @@ def table(measurements: Sequence[Measurement], goals: dict[str, float | None]) -
     return "\n".join(lines)
 
 
-def page(record: dict[str, Any], goals: dict[str, float | None]) -> str:
-    """The whole page from what --save wrote."""
-    measurements = [Measurement(**one) for one in record["measurements"]]
+INTRODUCTION = """# The objective's time and memory
+
+Written by `python -m benchmarks.objective --save` from `objective.json`, a section per device.
+
+- *floor* of the losses: two readings and one writing of the logits at the rate of a copy within the device's memory, read and
+  written bytes counted; of the old pass: one reading; of the output layer: its three matmuls alone, measured in the same run.
+- *extra memory* is the peak over what was there before; the gradients of hidden states and weight are not counted.
+- *published schedule* is the published implementation's passes over the vocabulary, written again in plain torch
+  (`benchmarks/objective/published.py`).
+- A ratio stands only where both sides were measured in one run of the program.
+"""
+NO_GPU = "## GPU\n\nNo run on a GPU is recorded here yet; the goals are for one NVIDIA H200 at the sizes of `works.py`.\n"
+
+
+def page(records: dict[str, dict[str, Any]], goals: dict[str, float | None]) -> str:
+    """The whole page from what --save kept, by device."""
+    sections = [_section(records[device], goals) for device in sorted(records)]
+    if not any(record["cuda"] for record in records.values()):
+        sections.append(NO_GPU)
+    return "\n".join((INTRODUCTION, *sections))
+
+
+def _section(record: dict[str, Any], goals: dict[str, float | None]) -> str:
     sizes = ", ".join(f"{name} {value}" for name, value in record["sizes"].items())
-    shapes = ", ".join(f"{name} {shape}" for name, shape in record["shapes"].items())
-    return "\n".join(
-        (
-            "# The objective's time and memory\n",
-            f"Measured on {record['device']} with torch {record['torch']}, triton {record['triton']}, by "
-            f"`{record['command']}` (program {record['program']}), all in one run; medians of {record['repeats']} repeats.",
-            f"Sizes: {sizes}.",
-            f"A copy within the device's memory moved {record['bandwidth'] / 1e12:.3g} TB/s, read and written bytes counted.\n",
-            "- *floor* of the losses: two readings and one writing of the logits at that rate; of the old pass: one reading; of",
-            "  the output layer: its three matmuls alone, measured in the same run.",
-            "- *extra memory* is the peak over what was there before; the gradients of hidden states and weight are not counted.",
-            "- *published schedule* is the published implementation's passes over the vocabulary written again in plain torch",
-            "  (`benchmarks/objective/published.py`).",
-            f"- Kernel shapes (warps, loads, stages): {shapes}.\n",
-            table(measurements, goals),
-            "",
-        )
-    )
+    lines = [
+        f"## {record['device']}\n",
+        f"`{record['command']}`, program {record['program']}, torch {record['torch']}, triton {record['triton']}; medians of "
+        f"{record['repeats']} repeats.",
+        f"Sizes: {sizes}. A copy moved {record['bandwidth'] / 1e9:.4g} GB/s. Load average at the start: {record['load']:g}.",
+    ]
+    if record["shapes"]:
+        shapes = ", ".join(f"{name} {shape}" for name, shape in record["shapes"].items())
+        lines.append(f"Kernel shapes (warps/loads/stages): {shapes}.")
+    measurements = [Measurement(**one) for one in record["measurements"]]
+    return "\n".join((*lines, "", table(measurements, goals if record["cuda"] else {}), ""))
 
 
 def _numbers(one: Measurement) -> Iterable[str]:

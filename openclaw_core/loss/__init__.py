@@ -8,5 +8,6 @@ The order of a step, per micro-batch:
     targets = targets.build_targets(cfg, rows, stats, teacher)
     out     = objective.objective(logits, rows, targets, cfg, shard)   training forward
 
-needs.needs(cfg) says which of these inputs the objective reads at all; it imports no torch.
+needs.needs(cfg) says which of these inputs the objective reads at all; it imports no torch. On a GPU the old pass and the
+objective run on the Triton kernels of kernels/; fused_linear.linear_objective takes hidden states instead of logits.
 """

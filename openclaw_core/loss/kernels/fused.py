@@ -15,8 +15,8 @@ from torch import Tensor
 
 from openclaw_core.config.schema import Loss
 from openclaw_core.loss.kernels.gradient import slope, write_row
-from openclaw_core.loss.kernels.stats import LN_2, LOG2_E
-from openclaw_core.loss.kernels.tiles import SHAPES, add_tile, columns, empty_sums, join
+from openclaw_core.loss.kernels.stats import LN_2, LOG2_E, row_sums
+from openclaw_core.loss.kernels.tiles import SHAPES, join
 from openclaw_core.loss.rows import Rows
 from openclaw_core.loss.surrogate import LOG_RATIO_BOUND
 from openclaw_core.loss.targets import Targets
@@ -53,7 +53,6 @@ def _fused_kernel(
     R: tl.constexpr, L: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, PLACES: tl.constexpr,
     RL: tl.constexpr, OPD: tl.constexpr, TAIL: tl.constexpr, DUAL: tl.constexpr, ENTROPY: tl.constexpr, KL: tl.constexpr,
 ):  # fmt: skip
-    TILE: tl.constexpr = R * L * C
     i = tl.program_id(0).to(tl.int64)
     row = logits + i * stride
     row_weight = tl.load(weight + i)
@@ -66,13 +65,9 @@ def _fused_kernel(
 
     shift, total, e_log_e = 0.0, 1.0, 0.0
     if row_weight > 0:
-        largest, e, inner, other = empty_sums(L)
-        at = columns(R, L, C)
-        for tile in tl.range(0, tl.cdiv(width, TILE), num_stages=STAGES):
-            column_of = tile * TILE + at
-            x = tl.load(row + column_of, mask=column_of < width, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
-            top = tl.max(tl.max(x, 2), 1)
-            largest, e, inner, other = add_tile(x, top, largest, e, inner, other, scale, scale, ENTROPY, False)
+        largest, e, inner, other = row_sums(
+            row, width, row, scale, scale, R, L, C, STAGES, ENTROPY, False, False, "evict_last"
+        )  # fmt: skip
         shift, total, e_log_e, _ = join(largest, e, inner, other, scale, scale, ENTROPY, False)
     log_sum = tl.log(total)
     log2_sum = tl.log2(total)

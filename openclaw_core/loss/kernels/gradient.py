@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from openclaw_core.loss.kernels.stats import LN_2, LOG2_E
-from openclaw_core.loss.kernels.tiles import SHAPES, columns
+from openclaw_core.loss.kernels.tiles import SHAPES, columns, load_tile
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,19 @@ def write_row(
     """slope of a row's logits, 0 in padded columns and where the row isn't live; from its end, where caches still hold it."""
     TILE: tl.constexpr = R * L * C
     at = columns(R, L, C)
+    full = width // TILE
     tiles = tl.cdiv(size, TILE)
     if live:
-        for step in tl.range(0, tiles, num_stages=STAGES):
+        for step in range(tiles - full):
             column = (tiles - 1 - step) * TILE + at
-            x = tl.load(row + column, mask=column < width, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
+            x = load_tile(row, column, width, True, "evict_first")
             y = slope(x, shift, log2_sum, scale, spread, entropy, grad_entropy, ln_2, ENTROPY)
             tl.store(to + column, y.to(to.dtype.element_ty), mask=column < size, eviction_policy="evict_first")
+        for step in tl.range(0, full, num_stages=STAGES):
+            column = (full - 1 - step) * TILE + at
+            x = load_tile(row, column, width, False, "evict_first")
+            y = slope(x, shift, log2_sum, scale, spread, entropy, grad_entropy, ln_2, ENTROPY)
+            tl.store(to + column, y.to(to.dtype.element_ty), eviction_policy="evict_first")
     else:
         for step in range(tiles):
             column = step * TILE + at
@@ -64,7 +70,8 @@ def write_row(
 def _gradient_kernel(
     logits, stride, to, to_stride, width, size, ids, own, grad_ids, n_ids,
     shift, log_sum, spread, entropy, grad_entropy, broken, scale, ln_2, log2_e,
-    R: tl.constexpr, L: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, J: tl.constexpr, ENTROPY: tl.constexpr,
+    R: tl.constexpr, L: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr,
+    J: tl.constexpr, PAIRS: tl.constexpr, ENTROPY: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
     row, target = logits + i * stride, to + i * to_stride
@@ -72,7 +79,6 @@ def _gradient_kernel(
     at = i * n_ids + place
     held = tl.load(own + at, mask=place < n_ids, other=0) > 0
     column = tl.load(ids + at, mask=held, other=-1)
-    grad = tl.load(grad_ids + at, mask=held, other=0.0)
     z = tl.load(row + column, mask=held, other=0.0).to(tl.float32)
     z_shift, row_spread = tl.load(shift + i), tl.load(spread + i)
     log2_sum = tl.load(log_sum + i) * log2_e
@@ -81,7 +87,13 @@ def _gradient_kernel(
         row_entropy, row_grad_entropy = tl.load(entropy + i), tl.load(grad_entropy + i)
     live = tl.load(broken + i) == 0
     # An id that stands at several places has the sum of their gradients.
-    total = tl.sum(tl.where(column[:, None] == column[None, :], grad[None, :], 0.0), 1)
+    total = tl.zeros([J], tl.float32)
+    for first in range(0, n_ids, PAIRS):
+        spot = first + tl.arange(0, PAIRS)
+        counts = tl.load(own + i * n_ids + spot, mask=spot < n_ids, other=0) > 0
+        other = tl.load(ids + i * n_ids + spot, mask=counts, other=-2)
+        part = tl.load(grad_ids + i * n_ids + spot, mask=counts, other=0.0)
+        total += tl.sum(tl.where(column[:, None] == other[None, :], part[None, :], 0.0), 1)
     y = total + slope(z, z_shift, log2_sum, scale, row_spread, row_entropy, row_grad_entropy, ln_2, ENTROPY)
     # All logits at single ids are read before the row is written, and all of the row is written before they are.
     tl.debug_barrier()
@@ -111,7 +123,7 @@ def write_gradient(
             unused if rows.entropy is None else rows.entropy,
             unused if rows.grad_entropy is None else rows.grad_entropy.float().contiguous(),
             rows.broken.view(torch.uint8), LOG2_E / temperature, LN_2, LOG2_E,
-            J=max(2, triton.next_power_of_2(n_ids)), ENTROPY=rows.entropy is not None, **shape.meta(logits),
+            J=max(2, triton.next_power_of_2(n_ids)), PAIRS=8, ENTROPY=rows.entropy is not None, **shape.meta(logits),
         )  # fmt: skip
 
 

@@ -10,10 +10,42 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from openclaw_core.loss.kernels.tiles import SHAPES, Shape, add_tile, columns, empty_sums, join
+from openclaw_core.loss.kernels.tiles import SHAPES, Shape, add_tile, columns, empty_sums, join, load_tile
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
+
+
+@triton.jit
+def _store_groups(groups, at, top):
+    tl.store(groups + at, tl.where(top == top, top, -float("inf")).to(groups.dtype.element_ty))
+
+
+@triton.jit
+def row_sums(
+    row, width, groups, scale, scale2,
+    R: tl.constexpr, L: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr, ENTROPY: tl.constexpr, SECOND: tl.constexpr,
+    GROUPS: tl.constexpr, POLICY: tl.constexpr,
+):  # fmt: skip
+    """Each thread's sums over a row, and with GROUPS the largest logit of each group stored at groups."""
+    TILE: tl.constexpr = R * L * C
+    at = columns(R, L, C)
+    thread = tl.arange(0, L)
+    largest, e, e_log_e, second = empty_sums(L)
+    full = width // TILE
+    for tile in tl.range(0, full, num_stages=STAGES):
+        x = load_tile(row, tile * TILE + at, width, False, POLICY)
+        top = tl.max(tl.max(x, 2), 1)
+        if GROUPS:
+            _store_groups(groups, tile * L + thread, top)
+        largest, e, e_log_e, second = add_tile(x, top, largest, e, e_log_e, second, scale, scale2, ENTROPY, SECOND)
+    if full * TILE < width:
+        x = load_tile(row, full * TILE + at, width, True, POLICY)
+        top = tl.max(tl.max(x, 2), 1)
+        if GROUPS:
+            _store_groups(groups, full * L + thread, top)
+        largest, e, e_log_e, second = add_tile(x, top, largest, e, e_log_e, second, scale, scale2, ENTROPY, SECOND)
+    return largest, e, e_log_e, second
 
 
 @triton.jit
@@ -22,22 +54,13 @@ def _stats_kernel(
     R: tl.constexpr, L: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr,
     ENTROPY: tl.constexpr, SECOND: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    TILE: tl.constexpr = R * L * C
     i = tl.program_id(0).to(tl.int64)
-    row = logits + i * stride
-    at = columns(R, L, C)
-    thread = tl.arange(0, L)
-    largest, e, e_log_e, second = empty_sums(L)
-    for tile in tl.range(0, tl.cdiv(width, TILE), num_stages=STAGES):
-        column = tile * TILE + at
-        x = tl.load(row + column, mask=column < width, other=-float("inf"), eviction_policy="evict_first").to(tl.float32)
-        top = tl.max(tl.max(x, 2), 1)
-        if GROUPS:
-            known = tl.where(top == top, top, -float("inf"))
-            tl.store(groups + i * groups_stride + tile * L + thread, known.to(groups.dtype.element_ty))
-        largest, e, e_log_e, second = add_tile(x, top, largest, e, e_log_e, second, scale, scale2, ENTROPY, SECOND)
+    largest, e, e_log_e, second = row_sums(
+        logits + i * stride, width, groups + i * groups_stride, scale, scale2,
+        R, L, C, STAGES, ENTROPY, SECOND, GROUPS, "evict_first",
+    )  # fmt: skip
     if GROUPS:
-        tl.store(lanes + i * L + thread, tl.where(largest == largest, largest, -float("inf")))
+        _store_groups(lanes, i * L + tl.arange(0, L), largest)
     shift, total, total_log, total_second = join(largest, e, e_log_e, second, scale, scale2, ENTROPY, SECOND)
     tl.store(out + i, shift)
     tl.store(out + rows + i, total)
