@@ -140,6 +140,9 @@ def run_of(one: Experiment, seed: int, steps: int) -> Run:
     }
     if dict(one.settings).get("loss.w_rl") == "0":
         common |= HINTS_ALONE
+    if one.settings in {row.settings for row in PREFERENCES.rows}:
+        # These show whether the student stays able long after it has learned.
+        del common["users.stop_after_held"]
     return Run((*one.settings, *common.items()))
 
 

@@ -26,7 +26,7 @@ This page is written by `{command} --report-only` from `personalisation.json`; a
 
 - A cell holds the median over seeds {seeds} and, in brackets, every seed; `–` is a run that isn't there or a level not reached.
 - A run is done once two readings in a row (five steps apart) hold at 80 % or more, or after {steps} steps; later columns repeat its
-  last reading. OPD alone is read every second step and done at the first such reading: without a reward only complaints make
+  last reading. The runs of the first table go on to the end. OPD alone is read every second step and done at the first such reading: without a reward only complaints make
   samples, and a student that holds the preference gets few.
 - *held from* is the first reading from which the rate stays at 80 % or more, *sessions* the conversations begun by then.
 - *solved* is the share of the last reading's styled replies that are right.
