@@ -14,6 +14,7 @@ from openclaw_core.run.fleet import Fleet
 from openclaw_core.run.frozen import Frozen
 from openclaw_core.run.keep import Keeper
 from openclaw_core.run.launch import Job, end_survivors, open_folder, prepare
+from openclaw_core.run.placement import ProcessEnded
 from openclaw_core.run.plan import Plan
 from openclaw_core.run.progress import Progress, Watcher
 from openclaw_core.run.report import Report, build_report, write_report
@@ -70,6 +71,11 @@ def _run(job: Job, progress: Progress, watcher: Watcher, stop: StopRequest) -> N
         try:
             loop.run()
             frozen.prove()
+        except ProcessEnded:
+            raise
+        except UserError:
+            fleet.blame()
+            raise
         finally:
             loop.close()
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,13 @@ from openclaw_core.run.actors.server import ServerActor
 from openclaw_core.run.actors.student import StudentActor
 from openclaw_core.run.actors.teacher import TeacherActor
 from openclaw_core.run.actors.users import UsersActor
+from openclaw_core.run.cluster_watch import ClusterWatch, end_here
 from openclaw_core.run.commands import ServerCommand, engine_command, judge_command
 from openclaw_core.run.placement import Bundle, Cluster, Heartbeat
 from openclaw_core.run.plan import Plan
 from openclaw_core.run.processes import ProcessRecord
 from openclaw_core.run.runfolder import RunFolder
+from openclaw_core.run.services import stop_survivors
 from openclaw_core.types import Sample, TeacherScores
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_S = {"cpu": 180.0, "cuda": 1800.0}
 DRAIN_S = 600.0
+BLAME_S = 2.0
+GRACE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Fleet:
         self.timeout_s = START_TIMEOUT_S[plan.device]
         _show_devices(config)
         self.cluster = Cluster(run.path, bundles_of(plan, config))
+        self._watch = ClusterWatch(self._lost)
         self.engine_urls: list[str] = []
         self.proxy_url = ""
         self.meanwhile: Callable[[], None] | None = None
@@ -230,19 +235,42 @@ class Fleet:
         """Raises UserError when a process of this run has ended; returns at once."""
         self._heartbeat.check(self._actors)
 
+    def blame(self) -> None:
+        """After a failure: raises UserError where its cause is a process that has ended, which may take a moment to show."""
+        deadline = time.monotonic() + BLAME_S
+        while time.monotonic() < deadline:
+            self.check_alive()
+            time.sleep(0.1)
+
     def stop(self) -> None:
         """Users leave, requests drain, servers end, then Ray; before start() is through there is nobody to wait for.
 
         Problems on the way don't keep the rest alive.
         """
+        # The proxy may hold requests: it has to refuse them before the users who wait for them can leave.
         graceful = (
-            (self.cluster.actors.get("users", []), "stop", ()),
+            (self.cluster.actors.get("users", []), "leave", ()),
             (self.cluster.actors.get("proxy", []), "stop", (10.0,)),
+            (self.cluster.actors.get("users", []), "stop", ()),
             (self.cluster.actors.get("rollout", []) + self.cluster.actors.get("judge", []), "stop", ()),
         )
         for handles, method, arguments in graceful if self._up else ():
             try:
                 placement.call(handles, method, *arguments, timeout=45.0)
             except Exception as error:
-                sys.stderr.write(f"{method} of a process failed while the run ended: {error}\n")
+                with self.run.log("driver").open("a", encoding="utf-8") as log:
+                    log.write(f"{method} of a process failed while the run ended: {error}\n")
+        self._watch.stop()
         self.cluster.stop()
+        stop_survivors(self.run, grace_s=GRACE_S)
+
+    def _lost(self, name: str) -> None:
+        def close(reason: str) -> None:
+            self.run.update(state="failed", reason=reason)
+            stop_survivors(self.run, grace_s=GRACE_S)
+
+        end_here(
+            f"Ray's {name} of this run has ended by itself or was killed, so the run ends too.",
+            f"Go on with `openclaw train --resume {self.run.path}`.",
+            before=close,
+        )

@@ -16,6 +16,10 @@ from typing import Any
 from openclaw_core.errors import UserError
 
 
+class ProcessEnded(UserError):
+    """A process of this run is gone."""
+
+
 @dataclass(frozen=True)
 class Bundle:
     """Room for one actor: rank or engine number index of a role, with gpus whole GPUs."""
@@ -57,6 +61,16 @@ def _new_token(run_folder: Path) -> Path:
     return path
 
 
+def _keep_stdout_clean() -> None:
+    """Ray prints remarks on dead workers to stdout, where results go; the errors that follow say the same."""
+    from ray._private import worker
+
+    worker._worker_logs_enabled = False
+
+
+_names: dict[str, str] = {}
+
+
 class Cluster:
     """A Ray cluster of this run (or the one at RAY_ADDRESS) and the actors placed on it."""
 
@@ -75,6 +89,7 @@ class Cluster:
             os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(_new_token(run_folder)))
         import ray
 
+        _keep_stdout_clean()
         options: dict[str, Any] = {"namespace": run_folder.name, "log_to_driver": False, "logging_level": "ERROR"}
         if not address:
             cpus = max(os.cpu_count() or 1, sum(b.cpus for b in self.bundles))
@@ -126,6 +141,8 @@ class Cluster:
             ).remote(*args)
             for (slot, bundle), args in zip(slots, arguments, strict=True)
         ]
+        for handle, (_, bundle) in zip(self.actors[role], slots, strict=True):
+            _names[handle._actor_id.hex()] = f"{role}-{bundle.index}"
         return self.actors[role]
 
     def stop(self) -> None:
@@ -182,7 +199,13 @@ def wait(references: list[Any], timeout: float | None = None, meanwhile: Callabl
             return _get(references, MEANWHILE_S)
         except ray.exceptions.GetTimeoutError:
             meanwhile()
-    return _get(references, timeout)
+    try:
+        return _get(references, timeout)
+    except ray.exceptions.GetTimeoutError:
+        raise UserError(
+            f"Processes of this run gave no answer for {timeout:.0f} s.",
+            "Look into logs/ of the run folder, then resume the run.",
+        ) from None
 
 
 def _get(references: list[Any], timeout: float | None) -> list[Any]:
@@ -199,10 +222,21 @@ def _get(references: list[Any], timeout: float | None) -> list[Any]:
             f"A process of this run failed: {what}.", "The traceback is in logs/driver.log of the run folder."
         ) from error
     except ray.exceptions.RayActorError as error:
+        raise _ended(error) from error
+    except (ray.exceptions.RaySystemError, ConnectionError) as error:
         raise UserError(
-            f"a process of this run ended: {str(error).splitlines()[0]}.",
-            "Look into logs/ of the run folder, then resume the run.",
+            f"The Ray cluster of this run can't be reached any more ({str(error).splitlines()[0]}).", "Resume the run."
         ) from error
+
+
+def _ended(error: Any) -> ProcessEnded:
+    """Which process is gone, by its actor."""
+    name = _names.get(error.actor_id or "", "")
+    who, logs = (f"Process {name}", f"{name}*.log") if name else ("A process", "")
+    how = "has ended by itself or was killed"
+    if error.actor_init_failed:
+        how = f"failed at its start: {str(error).splitlines()[-1]}"
+    return ProcessEnded(f"{who} of this run {how}.", f"Look into logs/{logs} of the run folder, then resume the run.")
 
 
 def done(references: list[Any]) -> bool:

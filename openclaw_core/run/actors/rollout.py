@@ -15,7 +15,7 @@ class RolloutActor:
     """Wraps rollout.service.RolloutService."""
 
     def __init__(self, run: RunFolder, config: Config) -> None:
-        enter(run, "rollout", 0)
+        enter(run, "proxy", 0)
         self.run, self.config = run, config
 
     def start(self, engine_urls: Sequence[str], judge_url: str, version: int, ready_timeout_s: float) -> str:

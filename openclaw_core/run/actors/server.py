@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 
+from openclaw_core.errors import UserError
 from openclaw_core.run.actors.process import enter
 from openclaw_core.run.commands import ServerCommand
 from openclaw_core.run.runfolder import RunFolder
@@ -38,4 +40,8 @@ class ServerActor:
             time.sleep(WATCH_EVERY_S)
         if not self._stopping:
             # A server that is gone must look gone: the driver sees the actor end and stops the run.
+            try:
+                self.server.service.ensure_alive()
+            except UserError as error:
+                sys.stderr.write(f"{error}\n")
             os._exit(1)

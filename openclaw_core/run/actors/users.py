@@ -59,7 +59,7 @@ class UsersActor:
             error = self._failure
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
-            raise UserError(f"The simulated users gave up: {type(error).__name__}: {error}.", "Look into logs/rollout-0.log.")
+            raise UserError(f"The simulated users gave up: {type(error).__name__}: {error}.", "Look into logs/proxy-0.log.")
         return len(self.users.statistics.sessions)
 
     def evaluate(self, engine_urls: Sequence[str]) -> tuple[float, float, int]:
@@ -70,6 +70,11 @@ class UsersActor:
             assert self.config.student.hf is not None
             self._template = ChatTemplate.from_folder(self.config.student.hf, thinking=self.config.rollout.thinking)
         return asyncio.run(_evaluate(self.config, self._template, engine_urls))
+
+    def leave(self) -> None:
+        """Asks the users to leave after the request under way; returns at once."""
+        if self._thread is not None:
+            self.users.stop()
 
     def stop(self) -> None:
         """Users finish the request under way and leave."""
