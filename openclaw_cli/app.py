@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -133,6 +134,10 @@ register()
 
 def main() -> None:
     """The program: exit code 0 done, 1 findings or failure, 2 wrong usage, 130 interrupted."""
+    for name in ("stdout", "stderr"):
+        # Python has none where the shell closed it; what is written there is nobody's.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open as long as the program
     try:
         app()
     except (Exception, KeyboardInterrupt) as error:

@@ -50,14 +50,17 @@ def named(token: TokenText, most: int = 30) -> str:
 
 def steps_text(rows: Sequence[StepRow], console: Console) -> None:
     """Prints the list of steps."""
-    columns = (">step", ">samples", ">opd+rl", ">opd", ">rl", ">reward", ">tokens", ">K_i", ">weights", "objective")
-    cells = [
+    columns = [">step", ">samples", ">opd+rl", ">opd", ">rl", ">reward", ">tokens", ">K_i", ">weights", "objective"]
+    cells: list[tuple[object, ...]] = [
         (
             row.step, row.samples, row.opd_rl, row.opd, row.rl, number(row.reward, 2), number(row.response_tokens, 1),
             number(row.candidates, 1), row.weight_version, row.objective,
         )
         for row in rows
     ]  # fmt: skip
+    if len({row.objective for row in rows}) == 1:
+        field(console, "objective", rows[0].objective)
+        columns, cells = columns[:-1], [cell[:-1] for cell in cells]
     console.print(table(columns, cells))
 
 

@@ -32,9 +32,19 @@ def report(error: BaseException) -> int:
     return 1
 
 
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
+
+
 def as_user_error(error: BaseException) -> UserError:
     """An unforeseen failure in a sentence: the system's own words where they name the file, else a pointer to the trace."""
     if isinstance(error, OSError) and error.strerror:
+        if isinstance(error, FileNotFoundError) and not error.filename and not _has_working_folder():
+            return UserError("The folder that this was started in is gone.", "Start it in one that exists.")
         place = f"{error.filename}: " if error.filename else ""
         return UserError(f"{place}{error.strerror.lower()}.", "Check the path and its permissions, then try again.")
     text = " ".join(str(error).split()) or "no message"

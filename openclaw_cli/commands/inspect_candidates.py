@@ -73,13 +73,19 @@ def inspect_candidates(
     """Look at what a step trained on: which candidate taught each position, and why."""
     from openclaw_core.dumps.inspect import Filters, list_steps, step_of_sample
 
+    of_samples = {"--kind": kind is not None, "--hint-contains": hint_contains is not None}
+    of_positions = {
+        "--position": position is not None, "--positions": positions is not None, "--sort": sort != "position",
+        "--limit": limit is not None, "--full": full,
+    }  # fmt: skip
+    _check_flags(step, sample, html, of_samples, of_positions, min_overlap)
+    start, end = _range(position, positions)
     reader, texts = _open(run, tokenizer)
-    start, end = _range(position, positions, sample)
     filters = Filters(kind, hint_contains, min_overlap)
     out = active()
     if step is None and sample is not None:
         step = step_of_sample(reader, sample)
-    if html is not None:
+    if html is not None and step is not None:
         _write_page(reader, step, sample, filters, texts, html)
     elif step is None:
         from openclaw_cli.candidates_text import steps_text
@@ -123,11 +129,30 @@ def _open(run: str, tokenizer: Path | None) -> tuple[DumpReader, TokenTexts]:
     return reader, texts
 
 
-def _range(position: int | None, positions: str | None, sample: str | None) -> tuple[int, int | None]:
+def _check_flags(
+    step: int | None, sample: str | None, html: Path | None, of_samples: dict[str, bool], of_positions: dict[str, bool],
+    min_overlap: float | None,
+) -> None:  # fmt: skip
+    """Refuses what would have no effect: choices among samples need a list of them, choices among positions one sample."""
     from openclaw_core.errors import UsageError
 
-    if (position is not None or positions is not None) and sample is None:
-        raise UsageError("--position and --positions are of one sample.", "Name it with --sample.")
+    among_samples, among_positions = ([name for name, given in flags.items() if given] for flags in (of_samples, of_positions))
+    if html is not None and step is None and sample is None:
+        raise UsageError("--html needs a step or a sample.", "Add --step N, or --sample ID.")
+    if sample is None and among_positions:
+        raise UsageError(f"{' and '.join(among_positions)}: that is of the positions of one sample.", "Name it with --sample.")
+    if html is not None and among_positions:
+        raise UsageError(f"{' and '.join(among_positions)} has no effect on --html: a page shows all.", "Leave it out.")
+    if sample is not None and among_samples:
+        raise UsageError(f"{' and '.join(among_samples)} chooses among samples, and --sample names one.", "Give one of them.")
+    if step is None and sample is None and (among_samples or min_overlap is not None):
+        names = " and ".join([*among_samples, *(["--min-overlap"] if min_overlap is not None else [])])
+        raise UsageError(f"{names} chooses among the samples of a step.", "Name it with --step.")
+
+
+def _range(position: int | None, positions: str | None) -> tuple[int, int | None]:
+    from openclaw_core.errors import UsageError
+
     if position is not None and positions is not None:
         raise UsageError("--position and --positions exclude each other.", "Give one of them.")
     if position is not None:
@@ -171,13 +196,10 @@ def _check_tokenizer(recorded: str, texts: TokenTexts) -> None:
         active().warn(f"The dump was written with tokenizer {recorded[:12]}, this one is {texts.hash[:12]}: texts may be wrong.")
 
 
-def _write_page(reader: DumpReader, step: int | None, sample: str | None, filters: object, texts: TokenTexts, path: Path) -> None:
+def _write_page(reader: DumpReader, step: int, sample: str | None, filters: object, texts: TokenTexts, path: Path) -> None:
     from openclaw_core.dumps.page import step_page
-    from openclaw_core.errors import UsageError
     from openclaw_core.files import write_atomic
 
-    if step is None:
-        raise UsageError("--html needs a step or a sample.", "Add --step N, or --sample ID.")
     write_atomic(path, step_page(reader, step, texts, filters, sample))  # type: ignore[arg-type]
     active().data({"page": path}, f"Page written to {path}.", quiet=str(path))
 

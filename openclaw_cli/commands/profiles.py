@@ -84,7 +84,8 @@ def diff(
     keys = [key for key in {**left, **right} if left.get(key) != right.get(key)]
     body = [{"key": key, "first": left.get(key), "second": right.get(key)} for key in keys]
     rows = [(key, scalar_text(left.get(key)), scalar_text(right.get(key))) for key in keys]
-    active().data({"first": first, "second": second, "differences": body}, table(("key", *names), rows), quiet=keys)
+    shown = table(("key", *names), rows) if rows else f"{first} and {second} differ in nothing."
+    active().data({"first": first, "second": second, "differences": body}, shown, quiet=keys)
 
 
 def schema() -> None:

@@ -81,15 +81,15 @@ def _show(plan: Plan, output: Path | None) -> None:
 
     out = active()
     body = plan.to_dict()
+    path = output or (Path("runs") / f"plan-{plan.profile}.json" if out.human else None)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, to_json(body))
     for what, remedy in plan.warnings:
         out.warn(what, remedy)
     out.data(body, lambda console: plan_text(plan, console), quiet=plan.objective)
-    if output is None and not out.human:
-        return
-    path = output or Path("runs") / f"plan-{plan.profile}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, to_json(body))
-    out.note(f"Plan written to {path}.")
+    if path is not None:
+        out.note(f"Plan written to {path}.")
 
 
 def _launch(resolved: Resolved, plan: Plan, run_folder: Path | None, resume: Path | None) -> None:

@@ -150,7 +150,7 @@ class DumpReader:
         if found != step:
             del self._records[found]
             self._problem(Problem(step_file(step), f"its header is of step {found}"))
-        else:
+        elif (self.folder / INDEX).is_file():
             self._problem(Problem(step_file(step), "not in the index; read from the file itself"))
 
     def _record(self, step: int) -> dict[str, Any]:

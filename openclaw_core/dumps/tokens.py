@@ -39,7 +39,10 @@ class TokenTexts:
             self.hash = tokenizer_hash(path)
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare exceptions
-            raise UserError(f"The tokenizer {path} cannot be read ({error}).", "Give another with --tokenizer.") from None
+            raise UserError(
+                f"The tokenizer {path} cannot be read ({getattr(error, 'strerror', None) or error}).",
+                "Give another with --tokenizer.",
+            ) from None
         self.last_id = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
 
     def one(self, token_id: int) -> TokenText:

@@ -260,11 +260,26 @@ def open_run(run: str | Path, root: Path = Path("runs")) -> RunFolder:
     raise UsageError(f"There is no run {text}.", hint)
 
 
+_NUMBER = (int, float)
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "name": str, "state": str, "reason": str, "created": _NUMBER, "updated": _NUMBER, "step": int, "steps": int,
+    "saved_step": (int, type(None)), "saved_at": (*_NUMBER, type(None)), "weight_version": int, "versions": dict, "facts": dict,
+}  # fmt: skip
+
+
 def _manifest(record: dict[str, Any]) -> Manifest:
+    if not isinstance(record, dict):
+        raise ValueError("it holds no object")
     version = record.get("manifest_version")
     if version != MANIFEST_VERSION:
         raise ValueError(f"it has manifest_version {version!r}, this program reads {MANIFEST_VERSION}")
     known = {item.name: record[item.name] for item in fields(Manifest) if item.name in record}
-    known["processes"] = tuple(ProcessRecord(**entry) for entry in record.get("processes", ()))
+    wrong = [name for name, kinds in _KINDS.items() if name in known and not isinstance(known[name], kinds)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is {known[wrong[0]]!r}")
+    try:
+        known["processes"] = tuple(ProcessRecord(**entry) for entry in record.get("processes", ()))
+    except TypeError:
+        raise ValueError("an entry of processes is none") from None
     known["resumed"] = tuple(record.get("resumed", ()))
     return Manifest(**known)

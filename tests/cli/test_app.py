@@ -122,3 +122,17 @@ def test_the_shell_is_offered_names(words: str, offered: list[str]) -> None:
     env = {**os.environ, "_OPENCLAW_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
     assert done.stdout.split() == offered
+
+
+def test_a_closed_stdout_and_a_folder_that_is_gone(tmp_path: Path) -> None:
+    command = f"exec {' '.join(PROGRAM)} profiles list"
+    done = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f"rmdir {gone}; {command}"], cwd=gone, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: The folder that this was started in is gone. Start it in one that exists.\n"

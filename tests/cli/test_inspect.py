@@ -187,3 +187,35 @@ def test_a_page_is_written(run, tmp_path):
 def test_control_characters_never_reach_the_terminal():
     assert visible("a\x1b[31mb\n\u202ec") == "a\\x1b[31mb\\n\\u202ec"
     assert visible("abcdef", 4) == "abc…"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--kind", "opd"], "--kind chooses among the samples of a step"),
+        (["--min-overlap", 1], "--min-overlap chooses among"),
+        (["--hint-contains", "x", "--sample", "2a"], "--sample names one"),
+        (["--step", 2, "--full", "--limit", 3], "--limit and --full"),
+        (["--step", 2, "--sort", "signal"], "Name it with --sample"),
+        (["--sample", "2a", "--html", "x.html", "--limit", 3], "no effect on --html"),
+        (["--html", "x.html"], "--html needs a step or a sample"),
+    ],
+)
+def test_flags_without_effect_are_refused(run, flags, says):
+    done = call(run.path, *flags)
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_one_objective_is_told_once(run):
+    (run.dumps / "step-000002.safetensors").unlink()
+    (run.dumps / "step-000003.safetensors").unlink()
+    index = run.dumps / "index.jsonl"
+    index.write_text(index.read_text().splitlines()[0] + "\n")
+    shown = call(run.path).stdout
+    assert shown.count("student / sequence_optimal") == 1
+    index.unlink()
+    done = call(run.path, "--lenient")
+    assert "index.jsonl: absent" in done.stderr
+    assert "not in the index" not in done.stderr

@@ -102,3 +102,12 @@ def test_completion(tmp_path: Path) -> None:
     assert complete_key("loss.w_") == ["loss.w_rl=", "loss.w_opd="]
     assert complete_key("loss.subset=t") == ["loss.subset=teacher"]
     assert complete_key("nope=") == []
+
+
+def test_a_plan_that_can_not_be_written_is_not_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    use("human")
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path, tmp_path / "file" / "plan.json"):
+        with pytest.raises(OSError, match=tmp_path.name):
+            train("tiny-cpu", dry_run=True, output=place)
+    assert capsys.readouterr().out == ""

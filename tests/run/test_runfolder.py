@@ -99,6 +99,9 @@ def test_many_writers_lose_nothing_and_readers_see_whole_manifests(tmp_path):
         '{"manifest_version": 9}',
         '{"manifest_version": 1}',
         '{"manifest_version": 1, "name": "x", "processes": [{"pid": 1}]}',
+        '{"manifest_version": 1, "name": "x", "step": "x"}',
+        '{"manifest_version": 1, "name": "x", "steps": null}',
+        '{"manifest_version": 1, "name": "x", "facts": []}',
     ],
 )
 def test_a_broken_manifest_is_one_sentence(tmp_path, text):
