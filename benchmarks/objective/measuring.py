@@ -1,4 +1,7 @@
-"""Time by the device's own clock, memory by its allocator, medians of repeated runs."""
+"""Time by the device's own clock, memory by its allocator, medians of repeated runs.
+
+On a CPU it is the processor time of the process: what else runs on the machine lengthens it less than the wall clock.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +74,9 @@ class Meter:
     def _time(self, do: Callable[[], Any], prepare: Callable[[], Any]) -> float:
         prepare()
         if not self.cuda:
-            start = time.perf_counter()
+            start = time.process_time()
             do()
-            return time.perf_counter() - start
+            return time.process_time() - start
         # prepare is still running on the device when do is launched, as the output layer would be in training.
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         first.record()

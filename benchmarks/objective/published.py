@@ -62,16 +62,21 @@ def _at_ids(logits: Tensor, ids: Tensor) -> Tensor:
     return z.gather(1, ids.clamp(min=0)) - z.exp().sum(-1, keepdim=True).log()
 
 
+def _places(problem: Problem) -> list[Tensor] | list[None]:
+    opd = problem.targets.opd
+    return [None] * len(problem.rows.lengths) if opd is None else problem.rows.split(opd.ids)
+
+
 def loss(problem: Problem, logits: Tensor) -> Tensor:
     """The scalar loss of problem at logits [N, V]."""
     sampled, support, entropy = [], [], []
     rows, targets = problem.rows, problem.targets
-    for start in range(0, rows.count, rows.lengths[0]):
-        part = slice(start, start + rows.lengths[0])
-        sampled.append(_CrossEntropy.apply(logits[part], rows.response_ids[part]))
-        entropy.append(_Entropy.apply(logits[part]))
-        if targets.opd is not None:
-            support.append(_at_ids(logits[part], targets.opd.ids[part]))
+    # One split, whose backward pass is one concatenation: a slice per sample would add up whole gradients instead.
+    for z, ids, places in zip(rows.split(logits), rows.split(rows.response_ids), _places(problem), strict=True):
+        sampled.append(_CrossEntropy.apply(z, ids))
+        entropy.append(_Entropy.apply(z))
+        if places is not None:
+            support.append(_at_ids(z, places))
     columns = [torch.cat(sampled)[:, None]]
     if support:
         columns.insert(0, torch.cat(support))

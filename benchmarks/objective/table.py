@@ -37,6 +37,7 @@ Written by `python -m benchmarks.objective --save` from `objective.json`, a sect
 - *extra memory* is the peak over what was there before; the gradients of hidden states and weight are not counted.
 - *published schedule* is the published implementation's passes over the vocabulary, written again in plain torch
   (`benchmarks/objective/published.py`).
+- Times are medians: of the device's clock on a GPU, of the process's processor time on a CPU.
 - A ratio stands only where both sides were measured in one run of the program.
 """
 NO_GPU = "## GPU\n\nNo run on a GPU is recorded here yet; the goals are for one NVIDIA H200 at the sizes of `works.py`.\n"
