@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from openclaw_core.errors import UserError
 from openclaw_core.rollout.chat import Answer, Chat
@@ -181,10 +182,13 @@ async def _json_body(request: Request, limit: int) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, "unsupported_media_type", "Send the request as application/json.")
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise ApiError(413, "body_too_large", f"The body has more than {limit} bytes.")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > limit:
+                raise ApiError(413, "body_too_large", f"The body has more than {limit} bytes.")
+    except ClientDisconnect as error:
+        raise ApiError(CLIENT_GONE, "client_gone", "The client left before its request was there.") from error
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

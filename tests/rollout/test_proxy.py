@@ -10,6 +10,19 @@ from openclaw_core.rollout.engines.client import Generation, VersionSpan
 from openclaw_core.rollout.engines.errors import EngineError, EngineTimeout, EngineUnreachable, PromptTooLong
 
 HI = [{"role": "user", "content": "hi"}]
+CHAT = {
+    "type": "http",
+    "http_version": "1.1",
+    "method": "POST",
+    "path": "/v1/chat/completions",
+    "raw_path": b"",
+    "query_string": b"",
+    "headers": [(b"content-type", b"application/json")],
+    "client": ("127.0.0.1", 1),
+    "server": ("127.0.0.1", 1),
+    "scheme": "http",
+    "root_path": "",
+}
 
 
 def only_turn(store):
@@ -348,23 +361,23 @@ async def test_a_client_that_leaves_frees_its_engine(open_door, make_engine):
     async def send(message):
         pass
 
-    headers = [(b"content-type", b"application/json")]
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/chat/completions",
-        "raw_path": b"",
-        "query_string": b"",
-        "headers": headers,
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 1),
-        "scheme": "http",
-        "root_path": "",
-    }
-    await door.client._transport.app(scope, receive, send)
+    await door.client._transport.app(CHAT, receive, send)
     assert len(engine.aborted) == 1
     assert (door.pool.in_flight, door.gate.in_flight) == (0, 0)
+    assert door.store.funnel().refused == {"client_gone": 1}
+
+
+async def test_a_client_that_leaves_while_it_asks_is_counted_and_no_fault(open_door):
+    door = await open_door()
+    pieces = [{"type": "http.request", "body": b'{"model": ', "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive():
+        return pieces.pop(0)
+
+    async def send(message):
+        pass
+
+    await door.client._transport.app(CHAT, receive, send)
     assert door.store.funnel().refused == {"client_gone": 1}
 
 
