@@ -85,9 +85,10 @@ def convert(
         checks = run.checks()
         _finish(plan, folder, checks, companions)
         journal.close()
+        seconds = time.monotonic() - started
         last_check(folder)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Conversion(plan, checks, time.monotonic() - started, peak, run.kept)
+    return Conversion(plan, checks, seconds, peak, run.kept)
 
 
 class _Side(Protocol):
