@@ -25,9 +25,9 @@ users' style.
 This page is written by `{command} --report-only` from `personalisation.json`; all runs are made again by `{command}`.
 
 - A cell holds the median over seeds {seeds} and, in brackets, every seed; `–` is a run that isn't there or a level not reached.
-- A run is done once two readings in a row (five steps apart) hold at 80 % or more, or after {steps} steps; later columns repeat its
-  last reading. The runs of the first table go on to the end. OPD alone is read every second step and done at the first such reading: without a reward only complaints make
-  samples, and a student that holds the preference gets few.
+- A run is done once two readings in a row (five steps apart) hold at 80 % or more, or after {steps} steps; later columns repeat
+  its last reading. The runs of the first table go on to the end. OPD alone is read every second step and done at the first
+  such reading: without a reward only complaints make samples, and a student that holds the preference gets few.
 - *held from* is the first reading from which the rate stays at 80 % or more, *sessions* the conversations begun by then.
 - *solved* is the share of the last reading's styled replies that are right.
 - *training* is time in the loop without start-up and readings: until the preference held, and of the whole run.

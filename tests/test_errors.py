@@ -23,5 +23,5 @@ ERRORS = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_pickled_and_back(error):
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again), again.exit_code) == (type(error), str(error), vars(error), error.exit_code)

@@ -13,7 +13,7 @@ from openclaw_core.errors import UserError
 RETRY_AFTER_S = 5
 
 
-class GateClosed(UserError):  # noqa: N818 - a state, not a fault
+class GateClosed(UserError):
     """The request was not let in: too many wait, it waited too long, or the service stops."""
 
     def __init__(self, reason: str, what: str) -> None:

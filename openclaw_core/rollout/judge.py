@@ -31,7 +31,7 @@ _ESCAPES = {"<": "\\u003c", "`": "\\u0060", "\u0085": "\\u0085", "\u2028": "\\u2
 _TRANSIENT = frozenset({401, 403, 404, 408, 425, 429})
 
 
-class JudgeDown(UserError):  # noqa: N818 - a state, not a fault
+class JudgeDown(UserError):
     """The judge can't be asked now: no connection, no answer in time, an error of its own, or a wrong key or address."""
 
 

@@ -31,7 +31,7 @@ class Engine(Protocol):
     async def abort(self, rid: str | None = None) -> None: ...
 
 
-class NoEngine(UserError):  # noqa: N818 - a state, not a fault
+class NoEngine(UserError):
     """No engine generates at the moment."""
 
 

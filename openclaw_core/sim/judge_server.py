@@ -1,6 +1,6 @@
 """Serves the scripted judge behind the OpenAI chat interface, as an engine would.
 
-    python -m openclaw_core.sim.judge_server --port 0 --port-file judge.port --useless-hints 0.5
+python -m openclaw_core.sim.judge_server --port 0 --port-file judge.port --useless-hints 0.5
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def told(*overrides: str, profile: str = "tiny-cpu") -> str:
     ("overrides", "says"),
     [
         (["loss.w_rl=0", "loss.w_opd=0"], "nothing would be learned"),
-        (["rollout.max_response_tokens=512"], "no room is left for a prompt"),
+        (["rollout.max_response_tokens=1024"], "no room is left for a prompt"),
         (["train.max_tokens_per_device=100"], "fits into no micro-batch"),
         (["judge.kind=openai"], "judge.base_url is not given"),
         ([*OPENAI[:2], "judge.base_url=ftp://host"], "no http or https address"),

@@ -13,6 +13,7 @@ from openclaw_core.config.schema import Loss, Optimizer, Train
 from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import architecture_from_hf
 from openclaw_core.models.megatron.parallel import ParallelSizes
+from openclaw_core.models.megatron.weights import load_weights
 from openclaw_core.run.trainer import Trainer
 from openclaw_core.types import Candidate, Hint, Sample, SampleKind, TeacherScores, TopK
 
@@ -94,12 +95,16 @@ def train(rank: int, ranks: int, folder: Path, meet) -> None:
             report["untrained"] = one.load(folder / "one.untrained")
         report["steps"] = [one_step(one, samples, scores)]
         one.save(folder / f"{name}.checkpoint", 1)
+        report["saved_hash"] = one.weights_hash()
         report["steps"].append(one_step(one, samples, scores))
         one.export_hf(folder / f"{name}.export")
         report["hash"] = one.weights_hash()
         report["children"] = len(psutil.Process().children(recursive=True))
         if name in ("one", "dp2"):
             report["faults"] = faults(one, samples, scores)
+        if name == "one":
+            load_weights(one.model, folder / "one.checkpoint")
+            report["reloaded_hash"] = one.weights_hash()
         one.close()
         if name in RESUMED:
             meeting = f"{name}.resumed"

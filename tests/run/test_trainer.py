@@ -115,6 +115,11 @@ def test_a_resume_at_other_parallel_sizes_goes_on_and_counts_steps(world, layout
     assert run["resumed"]["grad_norm"] == pytest.approx(one["steps"][1]["grad_norm"], rel=1e-5)
 
 
+def test_a_training_checkpoint_is_a_source_of_weights_too(world):
+    run = report(world, "one")
+    assert run["reloaded_hash"] == run["saved_hash"] != run["hash"]
+
+
 def test_a_checkpoint_before_the_first_step_can_be_loaded(world):
     assert report(world, "one")["untrained"] == 0
 

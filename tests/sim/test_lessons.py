@@ -34,12 +34,7 @@ def test_a_style_is_taught_exactly_where_it_is_asked_for() -> None:
 
 def test_slips_carry_their_weight_only() -> None:
     teacher = Teacher("train", 0, slip_rate=1.0, slip_weight=0.25)
-    light = [
-        (lesson, index)
-        for lesson in islice(teacher, 200)
-        for index, weight in enumerate(lesson.weights)
-        if weight == 0.25
-    ]
+    light = [(lesson, index) for lesson in islice(teacher, 200) for index, weight in enumerate(lesson.weights) if weight == 0.25]
     assert len(light) > 50
     for lesson, index in light:
         reply = [m["content"] for m in lesson.messages if m["role"] == "assistant"][index]

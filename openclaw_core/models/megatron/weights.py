@@ -42,13 +42,14 @@ def load_torch_dist(model: PackedGPT, folder: Path) -> None:
     """As load_weights, from the folder that holds .metadata; optimizer state in it is left alone."""
     sharded = model.sharded_state_dict()
     try:
-        state, missing, unexpected = dist_checkpointing.load(sharded, str(folder), strict=StrictHandling.RETURN_ALL)
+        # In megatron's words "missing" is what was not asked for, "unexpected" what was asked for in vain.
+        state, unasked, absent = dist_checkpointing.load(sharded, str(folder), strict=StrictHandling.RETURN_ALL)
     except (CheckpointingException, KeyError, ValueError, RuntimeError) as error:
         raise UserError(f"{folder} can't be loaded into this model: {error}.", "Compare the architectures.") from error
-    findings = [(f"{key} is missing.", "") for key in sorted(missing) if not key.endswith("_extra_state")]
+    findings = [(f"{key} is missing.", "") for key in sorted(absent) if "_extra_state" not in key]
     findings += [
         (f"{key} has no place in this architecture.", "")
-        for key in sorted(unexpected)
+        for key in sorted(unasked)
         if key.startswith(("decoder.", "embedding.", "output_layer.")) and "_extra_state" not in key
     ]
     if findings:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 
 from openclaw_core.config.schema import Optimizer
+from openclaw_core.models.architecture import Architecture
 from openclaw_core.models.megatron import core, parallel, shim
 from openclaw_core.models.megatron.core import dist_checkpointing, distrib_optimizer, megatron_random
 from openclaw_core.models.megatron.parallel import ParallelSizes
 
-ARCH = SimpleNamespace(
-    layers=1, hidden=16, ffn=16, heads=2, kv_heads=2, head_dim=8, vocab=100, qk_norm=True, qkv_bias=False, norm_eps=1e-6,
-    rope_theta=1e4, rope_scaling=None, tied=True, max_position=64,
+ARCH = Architecture(
+    family="qwen3", model_type="qwen3", layers=1, hidden=16, ffn=16, heads=2, kv_heads=2, head_dim=8, vocab=100, qk_norm=True,
+    qkv_bias=False, norm_eps=1e-6, rope_theta=1e4, rope_scaling=None, tied=True, max_position=64, dtype="float32",
 )  # fmt: skip
 
 
