@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from openclaw_core.config.keys import all_keys, nearest
@@ -55,6 +55,7 @@ def _refusal(profile: str | Path, overrides: tuple[str, ...] = ()) -> UsageError
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(list(all_keys())) | st.text(max_size=12), st.text(max_size=12)), max_size=3))
+@example([("teacher.hf", "a\0b")])
 def test_any_setting_is_taken_or_refused(pairs: list[tuple[str, str]]) -> None:
     refusal = _refusal("tiny-cpu", tuple(f"{key}={value}" for key, value in pairs))
     assert refusal is None or str(refusal)
