@@ -89,7 +89,7 @@ class Tree:
             return
         if key.is_path and isinstance(value, str):
             if "\0" in value:
-                self._problem(f"{key.path} ({layer.origin}) is {value!r}, and no path holds a NUL character.", "Correct the path.")
+                self._problem(f"{key.path} ({layer.origin}) is {value!r}; no path holds a NUL character.", "Correct the path.")
                 return
             if value.startswith(PACKAGE_PREFIX) and not Path(packaged(value)).is_dir():
                 shipped = ", ".join(f"{PACKAGE_PREFIX}{name}" for name in package_names())
