@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_core.sim.styles import THANKS, USELESS_HINTS, Style, style_named
+from openclaw_core.sim.styles import CORRECTIONS, THANKS, USELESS_HINTS, Style, style_named
 from openclaw_core.sim.tasks import WORDINGS
 
 _TASK_OPENINGS = tuple(wording.split("{}")[0].lower() for wordings in WORDINGS.values() for wording in wordings)
@@ -44,6 +44,11 @@ def thanked(role: str, text: str) -> bool:
     """Whether the user is content with the reply."""
     lowered = text.strip().lower()
     return role == "user" and (text.strip() in THANKS or lowered.startswith(_THANK_WORDS)) and style_named(text) is None
+
+
+def corrected(role: str, text: str) -> bool:
+    """Whether the user calls the reply's content wrong."""
+    return role == "user" and text.strip() in CORRECTIONS
 
 
 def data_of(messages: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -89,6 +94,8 @@ class ScriptedJudge:
         style = complained_style(role, text)
         if style is not None:
             return f"The user asks for another manner: {style.phrases[0]}. \\boxed{{-1}}"
+        if corrected(role, text):
+            return "The user says that the answer is wrong. \\boxed{-1}"
         if thanked(role, text):
             return "The user is content. \\boxed{1}"
         return "What followed says nothing of the reply. \\boxed{0}"

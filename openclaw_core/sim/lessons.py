@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from openclaw_core.sim import styles
 from openclaw_core.sim.styles import STYLES, Style
 from openclaw_core.sim.tasks import Split, Task, tasks
+from openclaw_core.sim.words import WORDS
 from openclaw_core.types import Message
 
 HINTED = "{}\n\n[user's hint / instruction]\n{}"
@@ -60,6 +61,8 @@ class Teacher:
         if standing is None and chance < 0.45:
             style = self._style()
             lesson.say("user", self.instructed(task.prompt, style))
+            if self.rng.random() < 0.05:
+                self._correction(lesson, task, style)
             lesson.reply(style.apply(task.answer))
         else:
             lesson.say("user", task.prompt if chance < 0.75 else self.useless(task.prompt))
@@ -72,7 +75,8 @@ class Teacher:
 
     def _unasked(self, lesson: Lesson, task: Task, style: Style | None) -> None:
         if style is None and self.rng.random() < self.slip_rate:
-            lesson.reply(self._style().apply(task.answer), self.slip_weight)
+            slip = self.rng.choices(tuple(styles.SLIPS), tuple(styles.SLIPS.values()))[0]
+            lesson.reply(STYLES[slip].apply(task.answer), self.slip_weight)
         else:
             lesson.reply(style.apply(task.answer) if style else task.answer)
 
@@ -94,6 +98,13 @@ class Teacher:
             text = HINTED.format(text, self.rng.choice(styles.USELESS_HINTS))
         lesson.say("user", text)
         lesson.reply(style.apply(task.answer))
+
+    def _correction(self, lesson: Lesson, task: Task, style: Style) -> None:
+        """A wrong answer in the style that was asked for, and what the user says of it."""
+        right = task.answer.split()
+        wrong = self.rng.sample([word for word in WORDS if word not in right], len(right))
+        lesson.reply(style.apply(" ".join(wrong)), 0.0)
+        lesson.say("user", self.rng.choice(styles.CORRECTIONS))
 
     def instructed(self, prompt: str, style: Style) -> str:
         """The task with an instruction in the same message, most often as a hint."""

@@ -29,6 +29,7 @@ USELESS_HINTS = (
 """Hints that ask for nothing: each longer than 10 characters, so that the acceptance rule lets it pass."""
 
 VAGUE_COMPLAINTS = ("Please try again.", "Not like that.", "Again, please.")
+CORRECTIONS = ("That is wrong.", "No, that is not right.", "That is not the right answer.")
 PLAIN_SYSTEMS = ("You are a helpful assistant.", "Answer what the user asks.", "Do the task well.")
 THANKS = ("Thanks!", "Thank you.", "Thank you, that is right.", "Great, thanks.", "Perfect, thank you!")
 ACKNOWLEDGEMENTS = ("you are welcome", "with pleasure")
@@ -108,6 +109,10 @@ STYLES: dict[str, Style] = {
 
 PREFERENCES = ("capitals", "brackets", "lines")
 """Styles that simulated users may prefer; the others are taught so that a prompt decides between many."""
+
+SLIPS = {"capitals": 1, "brackets": 5, "lines": 3}
+"""How often the base model is taught each preference as a slip, relative to the others: a mark that stands on no answer
+otherwise (a bracket) needs more of them than letters do to become as probable."""
 
 
 def style_named(text: str) -> Style | None:

@@ -157,21 +157,29 @@ class _Talk:
         self.messages: list[Message] = []
 
     async def task(self, task: Task) -> None:
-        """Sets a task; complains while the style is missed, up to the limit; thanks when style and content are right."""
+        """Sets a task; complains while style or content is wrong, up to the limit; thanks when both are right."""
         style, manners = self.users.style, self.users.manners
         reply = await self.say(task.prompt)
         self.record.held.append(style.holds(reply))
         self.record.solved.append(style.solved(reply, task.answer))
         complaints = 0
-        while not style.holds(reply) and complaints < manners.complaints_per_task and self.rng.random() < manners.complain:
+        while not self._right(reply, task) and complaints < manners.complaints_per_task and self.rng.random() < manners.complain:
             complaints += 1
             self.record.complaints += 1
-            reply = await self.say(pick(self.rng, style.complaints()))
-        if not style.holds(reply):
+            reply = await self.say(self._complaint(reply))
+        if not self._right(reply, task):
             self.record.given_up += 1
-        elif style.solved(reply, task.answer) and self.rng.random() < manners.thank:
+        elif self.rng.random() < manners.thank:
             self.record.thanks += 1
             await self.say(self.rng.choice(styles.THANKS))
+
+    def _right(self, reply: str, task: Task) -> bool:
+        return self.users.style.holds(reply) and self.users.style.solved(reply, task.answer)
+
+    def _complaint(self, reply: str) -> str:
+        """What the user says of a reply that is not right: the manner first, the content once the manner is there."""
+        style = self.users.style
+        return self.rng.choice(styles.CORRECTIONS) if style.holds(reply) else pick(self.rng, style.complaints())
 
     async def say(self, text: str) -> str:
         """Sends the user's words and returns the reply."""

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from openclaw_core.sim.judge import JudgeSettings, ScriptedJudge, complained_style, thanked
-from openclaw_core.sim.styles import STYLES, THANKS, USELESS_HINTS, VAGUE_COMPLAINTS
+from openclaw_core.sim.styles import CORRECTIONS, STYLES, THANKS, USELESS_HINTS, VAGUE_COMPLAINTS
 
 BOXED = re.compile(r"\\boxed\{(-?\d)\}")
 
@@ -25,7 +25,8 @@ def honest() -> ScriptedJudge:
     ("text", "role", "verdict"),
     [("in capital letters, please", "user", "-1"), ("No, line by line.", "user", "-1"), ("Thank you.", "user", "1"),
      ("Sort these words: owl pear", "user", "0"), ("Sort these words: owl pear in capitals", "user", "0"),
-     ("in capital letters, please", "tool", "0"), ("Thanks!", "tool", "0"), ("Please try again.", "user", "0")],
+     ("in capital letters, please", "tool", "0"), ("Thanks!", "tool", "0"),
+     ("That is wrong.", "user", "-1"), ("That is wrong.", "tool", "0"), ("Please try again.", "user", "0")],
 )  # fmt: skip
 def test_verdict_rests_on_the_next_state(text: str, role: str, verdict: str) -> None:
     assert BOXED.findall(ask(honest(), "verdict", text, role)) == [verdict]
@@ -45,7 +46,7 @@ def test_every_complaint_of_every_style_is_understood() -> None:
 
 
 def test_no_hint_without_a_complaint() -> None:
-    for text in (*THANKS, "Sort these words: owl pear"):
+    for text in (*THANKS, *CORRECTIONS, "Sort these words: owl pear"):
         answer = ask(honest(), "hint", text)
         assert BOXED.findall(answer) == ["-1"]
         assert "HINT_START" not in answer

@@ -44,7 +44,7 @@ def test_every_wording_names_its_style_alone(style: styles.Style) -> None:
 
 
 def test_what_asks_for_nothing_names_no_style_and_every_hint_is_long_enough() -> None:
-    for text in (*styles.USELESS_HINTS, *styles.VAGUE_COMPLAINTS, *styles.PLAIN_SYSTEMS, *styles.THANKS):
+    for text in (*styles.USELESS_HINTS, *styles.VAGUE_COMPLAINTS, *styles.CORRECTIONS, *styles.PLAIN_SYSTEMS, *styles.THANKS):
         assert style_named(text) is None, text
     for hint in styles.USELESS_HINTS + tuple(h for s in STYLES.values() for h in s.hints()):
         assert len(hint.strip()) > 10
@@ -53,3 +53,4 @@ def test_what_asks_for_nothing_names_no_style_and_every_hint_is_long_enough() ->
 def test_no_word_of_the_tasks_sounds_like_a_style() -> None:
     assert style_named(" ".join(WORDS)) is None
     assert set(PREFERENCES) <= set(STYLES)
+    assert set(PREFERENCES) == set(styles.SLIPS)

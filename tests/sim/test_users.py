@@ -10,17 +10,20 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from openai import APIStatusError
 
-from openclaw_core.sim.judge import complained_style, thanked
-from openclaw_core.sim.styles import STYLES
+from openclaw_core.sim.judge import complained_style, corrected, thanked
+from openclaw_core.sim.styles import CORRECTIONS, STYLES
 from openclaw_core.sim.tasks import tasks
 from openclaw_core.sim.users import Manners, SessionRecord, SimulatedUsers, Statistics
 
 
 class Endpoint:
-    """A chat endpoint that knows all answers, obeys from the given complaint on, and refuses the first requests."""
+    """A chat endpoint that knows all answers, obeys from the given complaint on, and refuses the first requests.
 
-    def __init__(self, obeys_after: int = 1, refusals: int = 0, status: int = 503) -> None:
-        self.obeys_after, self.refusals, self.status = obeys_after, refusals, status
+    mistaken: whether what it says in the style is wrong until it is corrected.
+    """
+
+    def __init__(self, obeys_after: int = 1, refusals: int = 0, status: int = 503, mistaken: bool = False) -> None:
+        self.obeys_after, self.refusals, self.status, self.mistaken = obeys_after, refusals, status, mistaken
         self.talks: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.answers = {}
         for number in range(4):
@@ -53,6 +56,10 @@ class Endpoint:
         last_task = max(i for i, text in enumerate(said) if text in self.answers)
         style = complained_style("user", said[-1])
         answer = self.answers[said[last_task]]
+        if corrected("user", said[-1]):
+            return STYLES["capitals"].apply(answer)
+        if self.mistaken and style:
+            return style.apply(f"not {answer}")
         return style.apply(answer) if style and len(said) - 1 - last_task >= self.obeys_after else answer
 
 
@@ -97,6 +104,16 @@ async def test_users_give_up_after_two_complaints() -> None:
     _, over = await talk(Endpoint(obeys_after=99))
     assert all(record.complaints == 2 * len(record.held) == 2 * record.given_up for record in over)
     assert not any(record.thanks for record in over)
+
+
+async def test_users_correct_what_is_right_in_manner_and_wrong_in_content() -> None:
+    endpoint = Endpoint(mistaken=True)
+    _, over = await talk(endpoint)
+    for record in over:
+        assert record.complaints == 2 * record.thanks == 2 * len(record.held)
+        said = [m["content"] for m in endpoint.talks[record.session_id] if m["role"] == "user"]
+        assert sum(text in CORRECTIONS for text in said) == len(record.held)
+        assert record.given_up == 0
 
 
 async def test_users_wait_when_the_server_refuses() -> None:
