@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.objective.measuring import Measurement, Meter, copy_bandwidth
 from benchmarks.objective.problem import problem
-from benchmarks.objective.sweep import sweep
+from benchmarks.objective.sweep import sweep, warm
 from benchmarks.objective.table import page, table
 from benchmarks.objective.works import Scale, works
 from openclaw_core.config.schema import Loss
@@ -38,9 +38,12 @@ def main() -> None:
     if options.once:
         _once(meter, scale)
         return
+    if options.warm:
+        warm(meter, scale, *map(int, options.warm.split("/")))
+        return
     swept = sweep(meter, scale, print) if options.sweep and meter.cuda else None
     bandwidth = copy_bandwidth(meter)
-    record = _record(meter, scale, bandwidth, swept)
+    record = _record(meter, scale, bandwidth, swept) | {"program": options.program or _program()}
     measured: list[Measurement] = []
     for work in works():
         if options.only and options.only not in work.name:
@@ -71,6 +74,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=11, help="timed runs of each side; the median counts")
     parser.add_argument("--only", help="works whose name holds this")
     parser.add_argument("--sweep", action="store_true", help="choose the kernels' shapes first (CUDA)")
+    parser.add_argument("--warm", metavar="PART/PARTS", help="compile this share of --sweep's kernels into Triton's cache")
+    parser.add_argument("--program", help="what is measured, for the record; default: git's commit")
     parser.add_argument("--once", action="store_true", help="run every kernel once, for a profiler")
     parser.add_argument("--save", action="store_true", help=f"write {PAGE.name} and {NUMBERS.name}")
     parser.add_argument("--json", type=Path, help="also keep the numbers here, after every side")
@@ -105,7 +110,6 @@ def _record(meter: Meter, scale: Scale, bandwidth: float, swept: dict[str, Any] 
     return {
         "run": meter.run,
         "command": "python -m benchmarks.objective" + (" --sweep" if swept else ""),
-        "program": _program(),
         "device": torch.cuda.get_device_name(meter.device) if meter.cuda else cpu,
         "cuda": meter.cuda,
         "torch": torch.__version__,
@@ -134,7 +138,10 @@ def _version(package: str) -> str:
 
 
 def _program() -> str:
-    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
+    try:
+        told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
     return told.stdout.strip() or "unknown"
 
 

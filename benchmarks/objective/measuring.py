@@ -53,6 +53,7 @@ class Meter:
         self.device = device
         self.repeats = repeats
         self.cuda = device.type == "cuda"
+        self._cover = torch.empty(1 << 31, dtype=torch.uint8, device=device) if self.cuda else None
 
     def measure(
         self, work: str, side: str, do: Callable[[], Any], before: Callable[[], Any] | None = None, owed_bytes: int = 0
@@ -77,7 +78,9 @@ class Meter:
             start = time.process_time()
             do()
             return time.process_time() - start
-        # prepare is still running on the device when do is launched, as the output layer would be in training.
+        # The device is still busy when do is launched, as with the output layer in training, and its caches hold other things.
+        assert self._cover is not None
+        self._cover.zero_()
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         first.record()
         do()

@@ -37,23 +37,28 @@ def measured(name: str, scenarios: list[str] | None, rounds: int) -> dict[str, A
     """The record of one shape."""
     import torch
 
-    from benchmarks.teacher.measure import make_scorer, measure
+    from benchmarks.teacher.measure import make_scorer, matmul_rate, measure, profiled
 
     shape = SHAPES[name]
     scorer = make_scorer(shape)
-    found = {}
+    rate = matmul_rate() if torch.cuda.is_available() else None
+    found: dict[str, Any] = {}
     for scenario in SCENARIOS:
         if scenarios is None or scenario.name in scenarios:
             found[scenario.name] = measure(scorer, make_samples(shape, scenario), rounds) | {"about": scenario.about}
             print(scenario.name, json.dumps(found[scenario.name]), flush=True)
-    scorer.close()
     gpu = torch.cuda.is_available()
+    if gpu:
+        found["last message"]["profile"] = profiled(scorer, make_samples(shape, SCENARIOS[0]))
+        print("profile", json.dumps(found["last message"]["profile"]), flush=True)
+    scorer.close()
     device = torch.cuda.get_device_name(0) if gpu else f"{os.cpu_count()} cores ({platform.machine()}), one thread"
     lengths = {key: value for key, value in asdict(shape).items() if key in ("history", "hint", "reply", "budget")}
     return {
         "model": f"{shape.arch.layers} layers of {shape.arch.hidden}, vocabulary {shape.arch.vocab:,}, {shape.dtype}",
         "machine": f"On {device}, torch {torch.__version__}.",
         "gpu": gpu,
+        "matmul_rate": rate,
         "lengths": lengths,
         "scenarios": found,
     }

@@ -13,7 +13,7 @@ import torch
 from benchmarks.teacher.workload import K, Shape
 from openclaw_core.models.architecture import Architecture
 from openclaw_core.models.megatron import parallel
-from openclaw_core.models.megatron.logits import row_chunks, score_rows
+from openclaw_core.models.megatron.logits import row_chunks
 from openclaw_core.models.megatron.packing import SequenceIds, make_pack, plan_packs
 from openclaw_core.models.megatron.parallel import ParallelSizes
 from openclaw_core.models.megatron.prefix import added_tokens
@@ -71,6 +71,60 @@ def measure(scorer: TeacherScorer, samples: Sequence[Sample], rounds: int) -> di
     return out
 
 
+GROUPS = {
+    "matrices": ("gemm", "nvjet", "cutlass", "xmma", "cublas"),
+    "attention": ("flash", "fmha", "sdpa"),
+    "norms, rotation, activation": ("_norm_kernel", "_rotate_kernel", "_swiglu_kernel"),
+    "log-sum-exp and top-K": ("_stats_kernel", "_topk_kernel"),
+    "keys and values of shared prefixes, rows": ("index", "gather"),
+    "copies from and to the host": ("Memcpy", "Memset"),
+}
+
+
+def profiled(scorer: TeacherScorer, samples: Sequence[Sample]) -> dict[str, Any]:
+    """Seconds of one pass of the shared schedule: by group of GPU kernels, of all of them, and by the clock."""
+    import torch.profiler as profiler
+
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA, profiler.ProfilerActivity.CPU]) as found:
+        took, _, _ = _timed(scorer, lambda: _score(scorer, samples, True))
+    groups = dict.fromkeys((*GROUPS, "other"), 0.0)
+    names: dict[str, float] = {}
+    for event in found.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            seconds = event.device_time_total / 1e6
+            names[event.name] = names.get(event.name, 0.0) + seconds
+            lower = event.name.lower()
+            # A fused attention's name may hold the name of the library of its matrices.
+            order = ("attention", *GROUPS)
+            group = next((g for g in order if any(part.lower() in lower for part in GROUPS[g])), "other")
+            groups[group] += seconds
+    sequences = [SequenceIds(c.hinted_prompt_ids, s.response_ids) for s in samples for c in s.candidates]
+    added = added_tokens(sequences)
+    flops = {"matrices": dense_flops(scorer.arch, sum(added)), "attention": attention_flops(scorer.arch, sequences, added)}
+    longest = sorted(names.items(), key=lambda item: -item[1])[:25]
+    return {
+        "clock": took,
+        "kernels": sum(groups.values()),
+        "groups": groups,
+        "flops": flops,
+        "longest": {n[:120]: s for n, s in longest},
+    }
+
+
+def matmul_rate(size: int = 8192, repeats: int = 20) -> float:
+    """FLOP/s of a square bf16 product of random matrices on this GPU."""
+    one, other = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(repeats):
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        one @ other
+        last.record()
+        torch.cuda.synchronize()
+        times.append(first.elapsed_time(last) / 1e3)
+    return 2 * size**3 / median(times[repeats // 2 :])
+
+
 def _score(scorer: TeacherScorer, samples: Sequence[Sample], share: bool) -> list[TeacherScores]:
     scorer.share_prefixes = share
     found = scorer.score(samples)
@@ -79,15 +133,13 @@ def _score(scorer: TeacherScorer, samples: Sequence[Sample], share: bool) -> lis
 
 
 def _published(scorer: TeacherScorer, repeated: Sequence[SequenceIds], batch: int) -> None:
-    """K_max passes over the whole batch, logits of prompt tokens included; packed as ours are."""
+    """K_max passes over the whole batch, logits of prompt tokens included, plain top-K of log-probs; packed as ours are."""
     for start in range(0, len(repeated), batch):
         sequences = repeated[start : start + batch]
-        for group in plan_packs([len(s) for s in sequences], scorer.budget):
-            chosen = [sequences[i] for i in group]
-            every = make_pack(
-                [SequenceIds(s.prompt_ids[:1], (*s.prompt_ids[1:], *s.response_ids)) for s in chosen], scorer.device
-            )
-            scorer._forward([every], lambda _, rows, chosen=chosen: _all_logits(scorer, rows, chosen))
+        groups = [[sequences[i] for i in group] for group in plan_packs([len(s) for s in sequences], scorer.budget)]
+        every = ([SequenceIds(s.prompt_ids[:1], (*s.prompt_ids[1:], *s.response_ids)) for s in group] for group in groups)
+        packs = (make_pack(pack, scorer.device) for pack in every)
+        scorer._forward(len(groups), packs, lambda place, _, rows: _all_logits(scorer, rows, groups[place]))  # noqa: B023
 
 
 @torch.no_grad()
@@ -98,11 +150,11 @@ def _all_logits(scorer: TeacherScorer, rows: torch.Tensor, sequences: Sequence[S
         prompt.append(torch.arange(start, last, device=rows.device))
         start += len(sequence) - 1
         response.append(torch.arange(last, start, device=rows.device))
-    before = rows.index_select(0, torch.cat(prompt))
+    before, asked = (rows.index_select(0, torch.cat(places)) for places in (prompt, response))
     for part in row_chunks(before, scorer.model.columns):
         scorer.model.logits(before[part])
-    asked = rows.index_select(0, torch.cat(response))
-    score_rows(scorer.model, asked, k=scorer.k, temperature=scorer.temperature, vocab=scorer.vocab)
+    for part in row_chunks(asked, scorer.model.columns):
+        torch.log_softmax(scorer.model.logits(asked[part]).float() / scorer.temperature, -1).topk(scorer.k)
 
 
 def _timed(scorer: TeacherScorer, work: Callable[[], Any]) -> tuple[float, int, Any]:
@@ -121,10 +173,19 @@ def _timed(scorer: TeacherScorer, work: Callable[[], Any]) -> tuple[float, int, 
 
 def _flops(arch: Architecture, sequences: Sequence[SequenceIds], added: Sequence[int]) -> int:
     """Of the forward to the final hidden states: matrices of the forwarded tokens, and attention of them over what they see."""
+    return dense_flops(arch, sum(added)) + attention_flops(arch, sequences, added)
+
+
+def dense_flops(arch: Architecture, tokens: int) -> int:
+    """Of the layers' matrices."""
     embeddings = arch.vocab * arch.hidden * (1 if arch.tied else 2)
-    dense = 2 * (arch.parameters - embeddings) * sum(added)
+    return 2 * (arch.parameters - embeddings) * tokens
+
+
+def attention_flops(arch: Architecture, sequences: Sequence[SequenceIds], added: Sequence[int]) -> int:
+    """Of each sequence's last added tokens over all of it."""
     pairs = sum(own * (len(s) - own) + own * (own + 1) // 2 for s, own in zip(sequences, added, strict=True))
-    return dense + 4 * arch.layers * arch.heads * arch.head_dim * pairs
+    return 4 * arch.layers * arch.heads * arch.head_dim * pairs
 
 
 def _apart(one: list[TeacherScores], other: list[TeacherScores]) -> dict[str, float]:

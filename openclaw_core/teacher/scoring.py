@@ -8,8 +8,9 @@ All ranks of the role call the same methods with the same arguments in the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,58 +158,58 @@ class TeacherScorer:
     def _score_jobs(self, jobs: Sequence[Job]) -> dict[str, Native]:
         """Forward this data-parallel rank's jobs; what they are by sample on the last pipeline stage, empty elsewhere."""
         found: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        groups, packs = self._packs(jobs)
+        groups, make = self._groups(jobs)
         tokens = dict.fromkeys((job.sample_id for job in jobs), 0)
         for group in groups:
             for job, added in zip(group, self._added([job.sequence for job in group]), strict=True):
                 tokens[job.sample_id] += added
         self.tokens_forwarded += sum(tokens.values())
 
-        def keep(place: int, rows: torch.Tensor) -> None:
+        def keep(place: int, pack: Pack, rows: torch.Tensor) -> None:
             scores = score_rows(self.model, rows, k=self.k, temperature=self.temperature, vocab=self.vocab)
-            counts = packs[place].row_counts
-            parts = zip(*(split_rows(t, counts) for t in (rows, scores.top_ids, scores.top_logprobs)), strict=True)
+            parts = zip(*(split_rows(t, pack.row_counts) for t in (rows, scores.top_ids, scores.top_logprobs)), strict=True)
             for job, (hidden, ids, logprobs) in zip(groups[place], parts, strict=True):
                 # A copy: a slice would keep the whole pack alive.
-                found[job.sample_id, job.index] = hidden.clone(), ids.cpu(), logprobs.cpu()
+                found[job.sample_id, job.index] = hidden.clone(), ids, logprobs
 
-        self._forward(packs, keep)
+        # A pack is made while the device is busy with the one before, and nothing is fetched before all are under way.
+        self._forward(len(groups), (make([job.sequence for job in group]) for group in groups), keep)
         scored: dict[str, Native] = {}
         for name, forwarded in tokens.items():
             parts = [found[key] for key in sorted(k for k in found if k[0] == name)]
             if parts:
                 self._hidden[name] = [hidden for hidden, _, _ in parts]
-                top = TopK(torch.stack([p[1] for p in parts]).numpy(), torch.stack([p[2] for p in parts]).numpy())
+                top = TopK(*(torch.stack([p[i] for p in parts]).cpu().numpy() for i in (1, 2)))
                 scored[name] = Native(top, forwarded)
         return scored
 
-    def _packs(self, jobs: Sequence[Job]) -> tuple[list[list[Job]], list[Pack]]:
+    def _groups(self, jobs: Sequence[Job]) -> tuple[list[list[Job]], Callable[[Sequence[SequenceIds]], Pack]]:
+        """Jobs of each pack, and what makes a pack."""
         sequences = [job.sequence for job in jobs]
         if self.share_prefixes:
             plan, make = plan_shared(sequences, self.budget), make_shared_pack
         else:
             plan, make = plan_packs([len(s) for s in sequences], self.budget), make_pack
         multiple = self.model.config.tensor_model_parallel_size if self.model.config.sequence_parallel else 1
-        packs = [make([sequences[i] for i in group], self.device, multiple=multiple) for group in plan]
-        return [[jobs[i] for i in group] for group in plan], packs
+        return [[jobs[i] for i in group] for group in plan], partial(make, device=self.device, multiple=multiple)
 
     def _added(self, sequences: Sequence[SequenceIds]) -> list[int]:
         return added_tokens(sequences) if self.share_prefixes else [len(s) for s in sequences]
 
-    def _forward(self, packs: Sequence[Pack], keep: Any) -> None:
-        """Run packs through the pipeline; keep(place, rows) gets final hidden rows on the last stage."""
-        if not packs:
+    def _forward(self, count: int, packs: Iterable[Pack], keep: Callable[[int, Pack, torch.Tensor], None]) -> None:
+        """Run count packs through the pipeline; keep(place, pack, rows) gets final hidden rows on the last stage."""
+        if not count:
             return
 
         def step(iterator: Any, model: Any) -> tuple[torch.Tensor, Any]:
             place, pack = next(iterator)
-            return model(pack, "rows"), lambda rows, **_: keep(place, rows)
+            return model(pack, "rows"), lambda rows, **_: keep(place, pack, rows)
 
         get_forward_backward_func()(
             forward_step_func=step,
             data_iterator=iter(enumerate(packs)),
             model=[self.model],
-            num_microbatches=len(packs),
+            num_microbatches=count,
             seq_length=1,
             micro_batch_size=1,
             forward_only=True,

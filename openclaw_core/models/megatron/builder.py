@@ -24,6 +24,7 @@ from openclaw_core.models.megatron.core import (
     linear_with_grad_accumulation_and_async_allreduce,
     parallel_state,
 )
+from openclaw_core.models.megatron.frozen import freeze
 from openclaw_core.models.megatron.layers import PackedAttention, PackedLayout, RMSNorm
 from openclaw_core.models.megatron.packing import Pack
 from openclaw_core.models.megatron.parallel import ParallelSizes
@@ -204,8 +205,7 @@ def build_model(
     model = PackedGPT(config, _block_spec(config, arch), arch).to(device)
     _mark_split_parameters(model)
     if not trainable:
-        model.requires_grad_(False)
-        model.eval()
+        freeze(model)
     return model
 
 

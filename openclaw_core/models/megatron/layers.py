@@ -22,6 +22,14 @@ class PackedLayout(PackedSeqParams):
     def __init__(self, pack: Pack) -> None:
         super().__init__(qkv_format="packed")
         self.pack = pack
+        self._turns: torch.Tensor | None = None
+
+    def turns(self, angles: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Cos, then sin, of the first half of angles [T, 1, 1, d], in dtype: [T, d]; computed once for all layers."""
+        if self._turns is None:
+            half = angles[:, 0, 0, : angles.shape[-1] // 2]
+            self._turns = torch.cat((half.cos(), half.sin()), dim=1).to(dtype)
+        return self._turns
 
 
 class RMSNorm(torch.nn.Module):
