@@ -69,7 +69,8 @@ def _sizes(role: RolePlan) -> str:
         return f"{role.engines} engine{'s' if role.engines > 1 else ''} of {role.tensor_parallel}"
     sequence = " + sequence" if role.sequence_parallel else ""
     pipeline = f" x pipeline {role.pipeline_parallel}" if role.pipeline_parallel > 1 else ""
-    return f"tensor {role.tensor_parallel}{sequence}{pipeline} x data {role.data_parallel}"
+    context = f" x context {role.context_parallel}" if role.context_parallel > 1 else ""
+    return f"tensor {role.tensor_parallel}{sequence}{pipeline}{context} x data {role.data_parallel}"
 
 
 def _memory_rows(plan: Plan) -> list[tuple[object, ...]]:

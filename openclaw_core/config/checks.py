@@ -33,12 +33,15 @@ def _lengths(config: Config) -> list[Finding]:
             "no room is left for a prompt."
         )
         found.append((what, "Lower the first or raise the second."))
-    if rollout.context_length > train.max_tokens_per_device:
+    context = config.partition.actor.context_parallel
+    if rollout.context_length > train.max_tokens_per_device * context:
+        times = f" x partition.actor.context_parallel {context}" if context > 1 else ""
         what = (
-            f"rollout.context_length is {rollout.context_length}, but train.max_tokens_per_device {train.max_tokens_per_device}: "
-            "the longest sample fits into no micro-batch."
+            f"rollout.context_length is {rollout.context_length}, but train.max_tokens_per_device "
+            f"{train.max_tokens_per_device}{times}: the longest sample fits into no micro-batch."
         )
-        found.append((what, f"Set train.max_tokens_per_device to at least {rollout.context_length}, or lower the context."))
+        least = -(-rollout.context_length // context)
+        found.append((what, f"Set train.max_tokens_per_device to at least {least}, or lower the context."))
     if train.dtype == "fp16":
         what = "train.dtype is fp16, whose loss scaling would skip steps in silence, so it is not supported."
         found.append((what, "Use bf16, or fp32 on the CPU."))
@@ -127,7 +130,7 @@ def _weak_objective(config: Config) -> list[Finding]:
         filters = f"rollout.top_p={rollout.top_p:g} and rollout.top_k={rollout.top_k}"
         what = f"{filters} filter what is sampled, but the trainer's log-probs are unfiltered."
         found.append((what, "Set 1 and -1, unless you mean it."))
-    if loss.w_opd > 0 and loss.diff_clip <= 0:
+    if loss.w_opd > 0 and loss.diff_clip <= 0 and loss.divergence == "reverse_kl":
         found.append((f"loss.diff_clip is {loss.diff_clip:g}, so one improbable token can dominate a step.", "Set it to e.g. 1."))
     return found
 

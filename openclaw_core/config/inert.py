@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -25,7 +25,7 @@ def active_rules(config: Config) -> list[Rule]:
     loss, judge, partition = config.loss, config.judge, config.partition
     rules: list[Rule] = []
     if loss.w_opd == 0:
-        names = ("subset", "selection", "k", "max_candidates", "diff_clip", "opd_on_rl_only", "tail")
+        names = ("subset", "selection", "divergence", "k", "max_candidates", "diff_clip", "opd_on_rl_only", "tail")
         rules.append(
             Rule("loss.w_opd is 0: no OPD term", (*(f"loss.{name}" for name in names), "teacher.", "partition.teacher."))
         )
@@ -53,13 +53,15 @@ def active_rules(config: Config) -> list[Rule]:
     return rules
 
 
-def inert_keys(config: Config, origins: Mapping[str, str]) -> list[Finding]:
+def inert_keys(config: Config, origins: Mapping[str, str], rules: Sequence[Rule] | None = None) -> list[Finding]:
     """One finding per reason, naming the keys that were set to something else than their default, and by whom.
+
+    rules default to active_rules(config).
 
     A value given by flag or environment counts even where it equals the default: somebody just asked for it.
     """
     values, found, told = _flat(config), [], set()
-    for rule in active_rules(config):
+    for rule in active_rules(config) if rules is None else rules:
         hit = [
             key for key in values if _matches(key, rule.keys) and key not in told and _asked(key, values[key], origins.get(key))
         ]

@@ -27,9 +27,11 @@ def _one_per_file(folder: str, *first: str) -> tuple[str, ...]:
 if TYPE_CHECKING:
     Subset = str
     Selection = str
+    Divergence = str
 else:
     Subset = Literal[_one_per_file("subsets", "student", "teacher", "overlap")]
     Selection = Literal[_one_per_file("selections", "shortest", "token_optimal", "sequence_optimal")]
+    Divergence = Literal[_one_per_file("divergences", "reverse_kl")]
 
 
 class Section(BaseModel):
@@ -126,6 +128,7 @@ class Loss(Section):
     w_opd: Annotated[float, Field(ge=0)] = Field(1.0, description="Weight of the OPD term; 0 costs nothing: no teacher.")
     subset: Subset = Field("student", description="Support of the OPD term.")
     selection: Selection = Field("sequence_optimal", description="How k*, the candidate that teaches a position, is chosen.")
+    divergence: Divergence = Field("reverse_kl", description="What the OPD term measures between student and teacher.")
     k: Annotated[int, Field(ge=1, le=64)] = Field(4, description="K: ids of the top-K.")
     max_candidates: PositiveInt = Field(3, description="Hints kept per sample, shortest first.")
     diff_clip: float = Field(1.0, description="c: bound of |teacher - student| log-prob differences; off when <= 0.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from openclaw_core.config.schema import Loss
@@ -24,7 +25,8 @@ class Rows:
     weight [N] is mask / masked count of its sample, so that a weighted sum over rows is the sum over samples of masked
     means; 0 for samples without a trainable token. step_of_row [N] numbers the step spans through all samples, -1
     outside. group_of_row [N] indexes GROUPS. opd [N] says whether the OPD term applies to the row's sample;
-    real_candidates [N] is its K_i. engine_logprobs [N] are those the engine reported.
+    real_candidates [N] is its K_i. engine_logprobs [N] are those the engine reported. group joins the ranks that hold
+    these samples' rows between them (context parallel); None where all rows are here.
     """
 
     sample_ids: tuple[str, ...]
@@ -40,6 +42,7 @@ class Rows:
     group_of_row: Tensor
     real_candidates: Tensor
     opd: Tensor
+    group: dist.ProcessGroup | None = None
 
     @property
     def count(self) -> int:
@@ -50,9 +53,9 @@ class Rows:
         """The same rows with every tensor on device."""
         return map_tensors(self, lambda x: x.to(device))
 
-    def take(self, index: Tensor | slice) -> Rows:
-        """The rows of index, for a rank that holds only some (context parallel); they can't be split by sample."""
-        return replace(map_tensors(self, lambda x: x[index]), lengths=())
+    def take(self, index: Tensor | slice, group: dist.ProcessGroup | None = None) -> Rows:
+        """The rows of index; they can't be split by sample. With group, its other ranks hold the rest of the rows."""
+        return replace(map_tensors(self, lambda x: x[index]), lengths=(), group=group or self.group)
 
     def split(self, x: Tensor) -> list[Tensor]:
         """Per sample parts of a packed tensor [N, ...]."""

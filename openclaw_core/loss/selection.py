@@ -13,6 +13,7 @@ from openclaw_core.loss.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Choice:
 
     overlap [N, M] int64 is O[k, t]; real [N, M] says which places hold a candidate. signal [N, M] is
     sum_v w_v |ell_T(v) - ell_old(v)| over the student's top-K, or None unless the rule reads it.
-    step_of_row [N] numbers the step spans through all samples, -1 outside every span.
+    step_of_row [N] numbers the step spans through all samples, -1 outside every span. group joins the ranks that hold
+    the rows of these steps between them, None where all are here.
     """
 
     overlap: Tensor
@@ -29,13 +31,18 @@ class Choice:
     signal: Tensor | None
     step_of_row: Tensor
     steps: int
+    group: ProcessGroup | None = None
 
     def per_step(self, values: Tensor) -> Tensor:
-        """Sum of values [N, M] over each row's step, [N, M]; 0 outside every span."""
+        """Sum of values [N, M] over each row's step, on whatever rank its rows are; [N, M], 0 outside every span."""
         bins = values.new_zeros(self.steps + 1, values.shape[1])
         # Rows outside every span fall into the last bin, which is then emptied.
         bins.index_add_(0, self.step_of_row % (self.steps + 1), values)
         bins[-1] = 0
+        if self.group is not None:
+            import torch.distributed as dist
+
+            dist.all_reduce(bins, group=self.group)
         return bins[self.step_of_row]
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from openclaw_core.config.schema import Loss
+from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.health import raise_on_bad_rows
 from openclaw_core.loss.logprobs import RowStats
 from openclaw_core.loss.needs import needs
@@ -72,6 +73,11 @@ def build_targets(
     stats is the old pass with k = needs(cfg).student_k and, where needs(cfg).old_at_teacher, gather_ids =
     teacher.gather_ids(). Findings name rows whose log-probs are not finite; this synchronises with the device.
     """
+    opd = None
+    if cfg.w_opd > 0:
+        assert teacher is not None, "the OPD term needs teacher rows"
+        opd = _opd_targets(cfg, rows, stats, teacher)
+    # Only now: ranks that share the samples' rows have met in the selection, and one that raised would be missed there.
     broken = ~torch.isfinite(stats.lse) | ~torch.isfinite(stats.sampled_logprobs)
     raise_on_bad_rows(
         rows,
@@ -79,10 +85,8 @@ def build_targets(
         "the old policy's logits hold NaN or Inf, or give the sampled id probability 0",
         "check the student's weights and that the engine sampled from them.",
     )
-    opd = None
-    if cfg.w_opd > 0:
-        assert teacher is not None, "the OPD term needs teacher rows"
-        opd = _opd_targets(cfg, rows, stats, teacher)
+    # Other divergences don't look at advantages.
+    if opd is not None and DIVERGENCES.get(cfg.divergence).surrogate:
         raise_on_bad_rows(
             rows,
             ~torch.isfinite(opd.advantages).all(1) & (rows.weight > 0),
@@ -106,7 +110,7 @@ def _opd_targets(cfg: Loss, rows: Rows, stats: RowStats, teacher: TeacherRows) -
     student_ids = stats.top_ids.masked_fill(stats.top_logprobs == float("-inf"), -1)
     overlap = find(student_ids[:, None].expand_as(teacher.ids), teacher.ids)[0].sum(-1)
     signal = _signal(student_ids, stats.top_logprobs, teacher) if rule.reads_signal else None
-    selected = select(rule, Choice(overlap, teacher.real, signal, rows.step_of_row, rows.steps))
+    selected = select(rule, Choice(overlap, teacher.real, signal, rows.step_of_row, rows.steps, rows.group))
     support = SUBSETS.get(cfg.subset).build(_sides(student_ids, stats, teacher, selected.k_star))
     # Where the student's probability is 0 the weight is 0 too, and w d has the limit 0.
     mask = support.mask & rows.opd[:, None] & (support.old_logprobs > float("-inf"))

@@ -13,6 +13,7 @@ from openclaw_core.config.schema import Loss
 from openclaw_core.errors import Findings
 from openclaw_core.loss.needs import needs
 from openclaw_core.loss.rows import Rows
+from openclaw_core.loss.tensors import map_tensors
 from openclaw_core.types import TeacherScores
 
 
@@ -32,6 +33,10 @@ class TeacherRows:
     def gather_ids(self) -> Tensor:
         """All native ids as row_stats(gather_ids=...) takes them, [N, M x K]."""
         return self.ids.flatten(1)
+
+    def take(self, index: Tensor | slice) -> TeacherRows:
+        """The rows of index, for a rank that holds only some (context parallel)."""
+        return map_tensors(self, lambda x: x[index])
 
     def with_at_student(self, rows: Rows, parts: Mapping[str, np.ndarray]) -> TeacherRows:
         """Add log-probs at the student's top-K ids, [K_i, R, K] by sample id; samples without OPD need none."""

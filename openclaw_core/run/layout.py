@@ -20,6 +20,7 @@ class Process:
     tensor_rank: int = 0
     pipeline_rank: int = 0
     data_rank: int = 0
+    context_rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,10 @@ def _place_role(role: str, shape: Shape, free: dict[int, list[int]]) -> tuple[Pr
         if is_engine:
             processes.append(Process(unit, node, tuple(taken)))
         else:
-            pipeline_rank, data_rank = divmod(unit, shape.data)
+            rest, context_rank = divmod(unit, shape.context)
+            pipeline_rank, data_rank = divmod(rest, shape.data)
             processes += [
-                Process(unit * shape.unit + t, node, (device,), t, pipeline_rank, data_rank) for t, device in enumerate(taken)
+                Process(unit * shape.unit + t, node, (device,), t, pipeline_rank, data_rank, context_rank)
+                for t, device in enumerate(taken)
             ]
     return tuple(processes)

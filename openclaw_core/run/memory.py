@@ -2,14 +2,16 @@
 
 Formulas, in bytes, for one device. b is 2 for bf16 and fp16, 4 for fp32; h hidden, q = heads x head_dim,
 kv = kv_heads x head_dim, f ffn, L layers of the fullest pipeline stage, t tensor, p pipeline and d data parallel size;
-s = t with sequence parallelism, else 1; N tokens of a micro-batch (train.max_tokens_per_device).
+s = t with sequence parallelism, else 1; c context parallel size; N tokens of a micro-batch (train.max_tokens_per_device; a
+context parallel group holds c N of them, and the teacher at least one whole sequence).
 
 shard        P = L [(h (q + 2 kv) + q h + 3 h f) / t + 2 h + 2 head_dim] + embedding (padded vocab x h / t; twice if untied) + h
 weights      b P                 reference (kl_coef > 0)   b P
 gradients    4 P                 (summed in fp32)
-optimizer    (8, or 12 with an fp32 master copy) P / d     (Adam's two means; sharded over data parallel ranks)
+optimizer    (8, or 12 with an fp32 master copy) P / (d c) (Adam's two means; sharded over data and context parallel ranks)
 layer        A = b [4 h / s + (2 (q + 2 kv) + q + 3 f) / t]           (per token; attention keeps no N x N matrix)
 activations  recompute: N (b L h / s + A)      else: N L A            (times p micro-batches in flight)
+keys         c > 1: 4 c N x 2 kv b / t        (one layer's keys and values of all context ranks, and as much gathered per chunk)
 logits       b rows V / t + 4 x 1024 V / t     (rows <= N that predict response tokens; gradient in place; a chunk in fp32)
 teacher      weights + N A + 4 N x 2 kv b / t + chunk logits + kept b h x (2 batch x M x longest reply) / d
              (forward only: one layer at a time, whose keys and values are gathered for up to 4 N rows where candidates
@@ -32,6 +34,8 @@ BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 CHUNK_ROWS = 1024
 KEYS_PER_TOKEN = 4
 """models/megatron/prefix.py: rows whose keys are gathered, per token of a pack."""
+KEYS_OF_RANKS = 4
+"""models/megatron/context.py: copies of all ranks' keys: as gathered, up to two chunks' selections, and a gradient."""
 SCORED_AHEAD = 2
 """Batches whose scores and hidden states the teacher keeps at most: the one in training, and the next."""
 KV_SHARE = 0.85
@@ -75,12 +79,13 @@ class Memory:
 
 @dataclass(frozen=True)
 class Split:
-    """How a model is cut: tensor, pipeline and data parallel sizes."""
+    """How a model is cut: tensor, pipeline, data and context parallel sizes."""
 
     tensor: int = 1
     pipeline: int = 1
     data: int = 1
     sequence: bool = False
+    context: int = 1
 
 
 def shard_parameters(arch: Architecture, split: Split) -> int:
@@ -113,9 +118,9 @@ def actor_memory(arch: Architecture, split: Split, config: Config) -> Memory:
     kept = width * layers * arch.hidden // (split.tensor if split.sequence else 1)
     per_token = kept + layer if train.recompute else layers * layer
     samples = -(-train.batch_size // split.data)
-    rows = min(tokens, samples * config.rollout.max_response_tokens)
+    rows = min(tokens, -(-samples * config.rollout.max_response_tokens // split.context))
     columns = padded_vocab(arch.vocab, tp=split.tensor) // split.tensor
-    optimizer = weights * per_parameter // split.data
+    optimizer = weights * per_parameter // (split.data * split.context)
     device = [
         Part("weights", weights * width),
         Part("gradients", weights * 4),
@@ -123,6 +128,9 @@ def actor_memory(arch: Architecture, split: Split, config: Config) -> Memory:
         Part("activations", tokens * per_token * split.pipeline),
         Part("logits", width * rows * columns + 4 * min(rows, CHUNK_ROWS) * columns),
     ]
+    if split.context > 1:
+        keys = KEYS_OF_RANKS * split.context * tokens * 2 * arch.kv_heads * arch.head_dim * width // split.tensor
+        device.append(Part("keys of context ranks", keys))
     if config.loss.kl_coef > 0:
         device.insert(1, Part("reference", weights * width))
     host = (
@@ -135,7 +143,7 @@ def actor_memory(arch: Architecture, split: Split, config: Config) -> Memory:
 
 def teacher_memory(arch: Architecture, split: Split, config: Config) -> Memory:
     """The frozen teacher: one forward pass, logits in chunks, hidden states of response rows kept until the step."""
-    width, tokens = BYTES[config.train.dtype], config.train.max_tokens_per_device
+    width, tokens = BYTES[config.train.dtype], max(config.train.max_tokens_per_device, config.rollout.context_length)
     weights = shard_parameters(arch, split) * width
     columns = padded_vocab(arch.vocab, tp=split.tensor) // split.tensor
     kept = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from itertools import product
 
 from openclaw_core.config.schema import Config
 from openclaw_core.models.architecture import Architecture
@@ -18,8 +19,8 @@ WINDOW = 128
 def nearest_partition(shapes: dict[str, Shape], config: Config, archs: dict[str, Architecture | None]) -> dict[str, Shape] | None:
     """Shapes that violate nothing and fit the machines, at the least distance from shapes; None where none was found.
 
-    Distance: one per device added or taken away, one per halving or doubling of a unit or of pipeline stages, half per
-    role that changes.
+    Distance: one per device added or taken away, one per halving or doubling of a unit, of pipeline stages or of context
+    ranks, half per role that changes.
     """
     ids, nodes = device_ids(config.partition), config.partition.nodes
     roles = list(shapes)
@@ -52,8 +53,8 @@ def _options(role: str, shape: Shape, config: Config, arch: Architecture | None,
     near = set(range(WINDOW)) | set(range(shape.devices - WINDOW, shape.devices + WINDOW))
     for devices in sorted(entry for entry in near if 0 <= entry <= most):
         for unit in units:
-            for pipeline in sorted({1, shape.pipeline}):
-                option = Shape(devices, unit, pipeline)
+            for pipeline, context in product(sorted({1, shape.pipeline}), sorted({1, shape.context})):
+                option = Shape(devices, unit, pipeline, context)
                 if violations(role, option, config, arch):
                     continue
                 cost = _distance(shape, option)
@@ -63,7 +64,8 @@ def _options(role: str, shape: Shape, config: Config, arch: Architecture | None,
 
 
 def _distance(old: Shape, new: Shape) -> float:
-    steps = abs(math.log2(old.unit / new.unit)) + abs(math.log2(old.pipeline / new.pipeline)) + math.log2(old.context)
+    pairs = ((old.unit, new.unit), (old.pipeline, new.pipeline), (old.context, new.context))
+    steps = sum(abs(math.log2(before / after)) for before, after in pairs)
     return abs(old.devices - new.devices) + steps + (0.5 if new != old else 0.0)
 
 

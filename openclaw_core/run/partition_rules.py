@@ -29,8 +29,9 @@ def _megatron_violations(role: str, shape: Shape, config: Config, arch: Architec
                 "Give it at least 1." + (" Or set loss.w_opd=0." if role == "teacher" else ""),
             )
         ]
-    if shape.context > 1:
-        found.append((f"{key}.context_parallel is {shape.context}; context parallelism is not supported.", "Set it to 1."))
+    if role == "teacher" and shape.context > 1:
+        what = f"{key}.context_parallel is {shape.context}; the teacher scores whole sequences, without context parallelism."
+        found.append((what, "Set it to 1, and use tensor_parallel."))
     cut = shape.unit * shape.pipeline * shape.context
     if shape.devices % cut:
         sizes = f"tensor x pipeline x context parallel = {shape.unit} x {shape.pipeline} x {shape.context} = {cut}"

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from openclaw_core.config.checks import check
+from openclaw_core.config.inert import Rule, inert_keys
 from openclaw_core.config.load import Resolved
 from openclaw_core.config.schema import Config
 from openclaw_core.errors import UsageFindings
+from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.models.architecture import Architecture
 
 from . import sentences
@@ -37,6 +39,7 @@ class RolePlan:
     processes: tuple[Process, ...]
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    context_parallel: int = 1
     data_parallel: int = 1
     sequence_parallel: bool = False
     engines: int = 0
@@ -135,7 +138,12 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
     roles = {
         role: _role_plan(role, shapes.get(role), processes.get(role, ()), config, of_role[role], idle.get(role)) for role in ROLES
     }
-    warnings = [*resolved.warnings, *_memory_warnings(roles, config), *missing_sources(config)]
+    warnings = [
+        *resolved.warnings,
+        *_unread(config, resolved.origins),
+        *_memory_warnings(roles, config),
+        *missing_sources(config),
+    ]
     return Plan(
         profile=resolved.profile,
         description=config.description,
@@ -161,13 +169,14 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
 def batch_plan(config: Config, data_parallel: int) -> BatchPlan:
     """How a batch of samples is shared by the data parallel ranks and cut by the token budget."""
     train, longest = config.train, config.rollout.context_length
+    budget = train.max_tokens_per_device * config.partition.actor.context_parallel
     share = -(-train.batch_size // data_parallel)
-    at_once = max(train.max_tokens_per_device // longest, 1)
+    at_once = max(budget // longest, 1)
     return BatchPlan(
         samples=train.batch_size,
         data_parallel=data_parallel,
         samples_per_rank=train.batch_size / data_parallel,
-        token_budget=train.max_tokens_per_device,
+        token_budget=budget,
         longest_sample=longest,
         fewest_micro_batches=1,
         most_micro_batches=math.ceil(share / at_once),
@@ -197,7 +206,7 @@ def _role_plan(
         memory = engine_memory(arch, shape.unit, config, width) if arch is not None and is_model else None
         return RolePlan(role, model, shape.devices, processes, shape.unit, engines=shape.data, memory=memory)
     sequence = getattr(config.partition, role).sequence_parallel and shape.unit > 1
-    split = Split(shape.unit, shape.pipeline, shape.data, sequence)
+    split = Split(shape.unit, shape.pipeline, shape.data, sequence, shape.context)
     estimate = actor_memory if role == "actor" else teacher_memory
     return RolePlan(
         role,
@@ -206,10 +215,21 @@ def _role_plan(
         processes,
         tensor_parallel=shape.unit,
         pipeline_parallel=shape.pipeline,
+        context_parallel=shape.context,
         data_parallel=shape.data,
         sequence_parallel=sequence,
         memory=estimate(arch, split, config) if arch is not None else None,
     )
+
+
+def _unread(config: Config, origins: Mapping[str, str]) -> list[Finding]:
+    """Keys of the clipped surrogate that were set beside a divergence that isn't one."""
+    loss = config.loss
+    if loss.w_opd == 0 or DIVERGENCES.get(loss.divergence).surrogate:
+        return []
+    keys = ("diff_clip",) if loss.w_rl > 0 else ("diff_clip", "eps_clip", "eps_clip_high", "dual_clip")
+    rule = Rule(f"loss.divergence is {loss.divergence}, which has no ratio and no clip", tuple(f"loss.{key}" for key in keys))
+    return inert_keys(config, origins, [rule])
 
 
 def _memory_warnings(roles: dict[str, RolePlan], config: Config) -> list[Finding]:

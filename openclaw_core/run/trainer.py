@@ -79,6 +79,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.ddp, optimizer, dtype)
         columns = self.model.columns
         self.shard = VocabShard(columns.start, columns.size, columns.real, columns.group)
+        self._first_of_context = parallel_state.get_context_parallel_rank() == 0
         self._prepared: tuple[tuple[str, ...], list[MicroBatch]] | None = None
 
     def old_pass(self, samples: Sequence[Sample], scores: Sequence[TeacherScores] = ()) -> dict[str, OldPass]:
@@ -94,9 +95,9 @@ class Trainer:
         self._prepared = (tuple(s.sample_id for s in samples), batches)
         own: dict[str, OldPass] = {}
         for batch in batches:
-            if batch.stats is not None and batch.rows is not None:
+            if batch.stats is not None:
                 own |= _per_sample(batch, batch.stats)
-        return _merge(self._from_last_stage(own))
+        return _merge(self._from_last_stage(own if self._first_of_context else {}))
 
     def train_step(self, samples: Sequence[Sample], scores: Sequence[TeacherScores] = ()) -> StepResult:
         """One optimizer step over the whole batch: loss = sum over samples / number of samples.
@@ -124,10 +125,12 @@ class Trainer:
             self.ddp.zero_grad_buffer()
         clock.lap("optimizer")
         metrics = [o["metrics"] for o in outputs if o["metrics"] is not None]
+        seen = [o["seen"] for o in outputs if o["seen"] is not None]
+        dumps = _merge([dump_arrays(batch, targets, stats, self.loss) for batch, targets, stats in seen])
         own = {
             "names": metrics[0].names if metrics else None,
             "values": sum((m.values for m in metrics[1:]), start=metrics[0].values).cpu().numpy() if metrics else None,
-            "dumps": _merge([o["dumps"] for o in outputs]),
+            "dumps": dumps if self._first_of_context else {},
         }
         parts = [p for p in self._from_last_stage(own) if p["names"]]
         tokens = sum(len(s.prompt_ids) + len(s.response_ids) for s in samples)
@@ -165,6 +168,7 @@ class Trainer:
                 samples,
                 rank=parallel_state.get_data_parallel_rank(),
                 ranks=parallel_state.get_data_parallel_world_size(),
+                context_ranks=self.sizes.context,
                 budget=self.train.max_tokens_per_device,
                 multiple=self.sizes.tensor if self.model.config.sequence_parallel else 1,
                 cfg=self.loss,
@@ -181,8 +185,8 @@ class Trainer:
         return batches
 
     def _attach(self, batch: MicroBatch, scores: Sequence[TeacherScores]) -> None:
-        if batch.rows is not None and self.needs.teacher:
-            batch.teacher = pack_teacher(batch.rows, scores, self.loss, real_vocab=self.arch.vocab)
+        if batch.whole is not None and self.needs.teacher:
+            batch.teacher = batch.own(pack_teacher(batch.whole, scores, self.loss, real_vocab=self.arch.vocab))
 
     def _take_prepared(self, samples: Sequence[Sample], scores: Sequence[TeacherScores]) -> list[MicroBatch]:
         prepared, self._prepared = self._prepared, None
@@ -272,8 +276,10 @@ class Trainer:
 
     def _loss_function(self, batch: MicroBatch, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
         """(sum over samples, number of samples, report); the schedule divides the gradient by all samples of the step."""
-        count = torch.tensor(len(batch.samples), dtype=torch.int, device=logits.device)
-        report: dict[str, Any] = {"metrics": None, "dumps": {}, "error": None}
+        # Ranks that share the samples add their parts of the loss, and the samples count once.
+        samples = len(batch.samples) if self._first_of_context else 0
+        count = torch.tensor(samples, dtype=torch.int, device=logits.device)
+        report: dict[str, Any] = {"metrics": None, "seen": None, "error": None}
         if batch.rows is None:
             return logits.float().sum() * 0, count, report
         try:
@@ -283,7 +289,7 @@ class Trainer:
             out.check(batch.rows)
         except UserError as error:
             return logits.float().sum() * 0, count, {**report, "error": error}
-        report |= {"metrics": out.metrics, "dumps": dump_arrays(batch, targets, stats, self.loss)}
+        report |= {"metrics": out.metrics, "seen": (batch, targets, stats)}
         return out.loss, count, report
 
     def _update(self, samples: Sequence[Sample]) -> float:
@@ -298,9 +304,9 @@ class Trainer:
         return grad_norm
 
     def _from_last_stage(self, own: Any) -> list[Any]:
-        """What tensor-parallel rank 0 of each last pipeline stage has, one entry per data-parallel rank, in rank order."""
+        """What tensor-parallel rank 0 of each last pipeline stage has, one entry per data- and context-parallel rank."""
         speaks = parallel_state.is_pipeline_last_stage() and parallel_state.get_tensor_model_parallel_rank() == 0
-        place = parallel_state.get_data_parallel_rank()
+        place = (parallel_state.get_data_parallel_rank(), parallel_state.get_context_parallel_rank())
         everyone: list[Any] = [None] * dist.get_world_size()
         dist.gather_object((place, own) if speaks else None, everyone if dist.get_rank() == 0 else None, dst=0)
         return [value for _, value in sorted((e for e in everyone if e is not None), key=lambda e: e[0])]
@@ -322,10 +328,8 @@ class _Clock:
 
 
 def _per_sample(batch: MicroBatch, stats: RowStats) -> dict[str, OldPass]:
-    assert batch.rows is not None
-    columns = [
-        batch.rows.split(x.cpu()) for x in (stats.sampled_logprobs, stats.entropy, stats.lse, stats.top_ids, stats.top_logprobs)
-    ]
+    values = (stats.sampled_logprobs, stats.entropy, stats.lse, stats.top_ids, stats.top_logprobs)
+    columns = [[part.cpu() for part in batch.per_sample(x)] for x in values]
     out = {}
     for sample, sampled, entropy, lse, ids, logprobs in zip(batch.samples, *columns, strict=True):
         top = TopK(ids.numpy(), logprobs.numpy())

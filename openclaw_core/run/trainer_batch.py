@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,23 +16,46 @@ from openclaw_core.loss.logprobs import RowStats
 from openclaw_core.loss.rows import Rows, pack_rows
 from openclaw_core.loss.targets import Targets
 from openclaw_core.loss.teacher_rows import TeacherRows
+from openclaw_core.models.megatron.context import ContextPart, context_multiple, own_part
 from openclaw_core.models.megatron.packing import Pack, SequenceIds, make_pack, plan_packs, split_evenly
 from openclaw_core.types import Sample
 
 Finding = tuple[str, str]
+R = TypeVar("R", Rows, TeacherRows)
 
 
 @dataclass
 class MicroBatch:
-    """One pack with what the loss needs of it. rows is None for the empty micro-batch of a rank without samples."""
+    """One pack with what the loss needs of it. rows is None for the empty micro-batch of a rank without samples.
+
+    whole are the rows of all samples, rows those on this rank: with context parallelism the ones of context.held, and
+    pack, teacher, stats, reference and targets are this rank's too.
+    """
 
     samples: tuple[Sample, ...]
     pack: Pack
+    whole: Rows | None
     rows: Rows | None
+    context: ContextPart | None = None
     teacher: TeacherRows | None = None
     stats: RowStats | None = None
     reference: torch.Tensor | None = None
     targets: Targets | None = None
+
+    def own(self, x: R) -> R:
+        """The rows of whole that this rank holds of Rows or TeacherRows of all samples."""
+        return x if self.context is None else x.take(self.context.held)
+
+    def per_sample(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """A tensor of this rank's rows [n, ...] as one per sample [R, ...], all rows of it; every rank of context calls it."""
+        assert self.whole is not None
+        if self.context is not None:
+            x = x.to(torch.uint8) if x.dtype == torch.bool else x
+            everyones = x.new_zeros(self.whole.count, *x.shape[1:])
+            everyones[self.context.held] = x
+            dist.all_reduce(everyones, group=self.context.group)
+            x = everyones
+        return self.whole.split(x)
 
 
 def split_batch(
@@ -40,27 +63,35 @@ def split_batch(
     *,
     rank: int,
     ranks: int,
+    context_ranks: int,
     budget: int,
     multiple: int,
     cfg: Loss,
     real_vocab: int,
     device: torch.device,
 ) -> list[MicroBatch]:
-    """This data-parallel rank's share of the samples, packed within a budget of tokens.
+    """This data-parallel rank's share of the samples, packed within a budget of tokens per context rank.
 
     A rank that gets no sample makes one micro-batch without response rows, so that it takes part in every collective.
     """
+    multiple *= context_multiple(context_ranks)
     lengths = [len(s.prompt_ids) + len(s.response_ids) for s in samples]
     share = split_evenly(lengths, ranks)[rank]
     if not share:
         shortest = samples[min(range(len(samples)), key=lengths.__getitem__)]
         pack = make_pack([SequenceIds((*shortest.prompt_ids, *shortest.response_ids), ())], device, multiple=multiple)
-        return [MicroBatch((), pack, None)]
+        part = own_part(pack)
+        return [MicroBatch((), part.pack if part else pack, None, None, part)]
     batches = []
-    for group in plan_packs([lengths[i] for i in share], budget):
+    for group in plan_packs([lengths[i] for i in share], budget * context_ranks):
         chosen = tuple(samples[share[i]] for i in group)
         pack = make_pack([SequenceIds(s.prompt_ids, s.response_ids) for s in chosen], device, multiple=multiple)
-        batches.append(MicroBatch(chosen, pack, pack_rows(chosen, cfg, real_vocab=real_vocab, device=device)))
+        rows = pack_rows(chosen, cfg, real_vocab=real_vocab, device=device)
+        part = own_part(pack)
+        if part is None:
+            batches.append(MicroBatch(chosen, pack, rows, rows))
+        else:
+            batches.append(MicroBatch(chosen, part.pack, rows, rows.take(part.held, part.group), part))
     return batches
 
 
@@ -88,7 +119,6 @@ def agree(error: UserError | None, title: str) -> None:
 
 def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss) -> dict[str, dict[str, np.ndarray]]:
     """Per sample what a step dump keeps of the student's old pass, the selection and the support (dumps/schema.py)."""
-    assert batch.rows is not None
     packed: dict[str, torch.Tensor] = {
         "sampled_logprobs": stats.sampled_logprobs,
         "entropy": stats.entropy,
@@ -113,7 +143,7 @@ def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss)
         }
     dumps: dict[str, dict[str, np.ndarray]] = {sample.sample_id: {} for sample in batch.samples}
     for name, tensor in packed.items():
-        for sample, part in zip(batch.samples, batch.rows.split(tensor), strict=True):
+        for sample, part in zip(batch.samples, batch.per_sample(tensor), strict=True):
             dumps[sample.sample_id][name] = _as_stored(name, part, len(sample.candidates))
     return dumps
 

@@ -17,6 +17,7 @@ from openclaw_core.loss.objective import objective
 from openclaw_core.loss.rows import pack_rows
 from openclaw_core.loss.targets import build_targets
 from openclaw_core.loss.teacher_rows import pack_teacher
+from openclaw_core.loss.tensors import map_tensors
 from openclaw_core.loss.vocab import VocabShard
 from openclaw_core.types import Candidate, Sample, SampleKind, TeacherScores, TopK
 
@@ -178,8 +179,12 @@ def run(
     inplace: bool = True,
     reference: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
+    held: tuple[torch.Tensor, object] | None = None,
 ) -> Result:
-    """The whole room on parts at logits of dtype; grads are d loss / d current logits of this rank's real columns."""
+    """The whole room on parts at logits of dtype; grads are d loss / d current logits of this rank's real columns.
+
+    held = (index, group): this rank has only the rows of index, other ranks of group the others; grads are one tensor.
+    """
     vocab = parts[0].vocab
     shard = shard or whole(vocab)
     exact = torch.float64 if dtype == torch.float64 else torch.float32
@@ -200,10 +205,15 @@ def run(
     if needed.at_student:
         scores = teacher_scores(parts, min(cfg.k, vocab), rows.split(stats.top_ids.cpu()), cfg.temperature)
         teacher = teacher.with_at_student(rows, {score.sample_id: np.asarray(score.at_student) for score in scores})
-    targets = build_targets(cfg, rows, stats, teacher if needed.teacher else None, reference)
     logits = columns(torch.cat([part.current for part in parts]).to(dtype), shard).to(device)
+    if held is not None:
+        index, group = held
+        rows, teacher, logits = rows.take(index, group), teacher.take(index), logits[index]
+        stats, reference = map_tensors(stats, lambda x: x[index]), None if reference is None else reference[index]
+    targets = build_targets(cfg, rows, stats, teacher if needed.teacher else None, reference)
     leaf = logits.requires_grad_(True)
     out = objective(leaf * 1, rows, targets, cfg, shard, inplace=inplace)
     out.loss.backward()
     assert not leaf.grad[:, shard.real :].any()
-    return Result(out, rows, targets, rows.split(leaf.grad[:, : shard.real]), stats)
+    grad = leaf.grad[:, : shard.real]
+    return Result(out, rows, targets, rows.split(grad) if held is None else [grad], stats)

@@ -12,8 +12,10 @@ import torch.distributed as dist
 
 from openclaw_core.config.schema import Loss
 from openclaw_core.loss.logprobs import gather_logprobs, row_stats
+from openclaw_core.loss.selection import RULES as REGISTERED
 from openclaw_core.loss.vocab import VocabShard
 
+RULES = REGISTERED.names()
 cases = runpy.run_path(str(Path(__file__).with_name("cases.py")))
 oracle = runpy.run_path(str(Path(__file__).with_name("oracle.py")))["oracle"]
 
@@ -84,26 +86,78 @@ def old_pass(rank, ranks):
                 torch.testing.assert_close(getattr(shared, name), getattr(alone, name), atol=2e-6, rtol=2e-6)
 
 
-def traffic(rank, ranks):
-    """What travels doesn't grow with the vocabulary."""
+def context(rank, ranks):
+    """Rows cut over two context ranks (times tensor-parallel ranks) and samples over data-parallel ones: one rank's numbers."""
+    tensor = ranks // 2
+    lines = [dist.new_group(list(range(i * tensor, (i + 1) * tensor))) for i in range(2)]
+    across = [dist.new_group([i, i + tensor]) for i in range(tensor)]
+    place, column = divmod(rank, tensor)
+    for seed, (subset, rule) in enumerate(itertools.product(("student", "teacher", "overlap"), RULES)):
+        for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-9)):
+            parts = cases["random_parts"](seed, longest=9, count=3)
+            vocab = parts[0].vocab
+            tail, clip = ("none", "bin")[seed % 2], (1.0, 0.3)[seed % 3 == 0]
+            cfg = Loss(subset=subset, selection=rule, tail=tail, k=5, diff_clip=clip, entropy_coef=0.1, opd_on_rl_only="anchor")
+            size = math.ceil(vocab / tensor) + 1
+            shard = VocabShard(column * size, size, vocab, lines[place] if tensor > 1 else None)
+            alone = cases["run"](parts, cfg, dtype=dtype)
+            grads = torch.cat(alone.grads)[:, shard.start : shard.start + shard.real]
+            count = alone.rows.count
+            # Context: every other row, by turns; and everything on one rank, nothing on the other.
+            for index in (torch.arange(place, count, 2), torch.arange(count * place)):
+                result = cases["run"](parts, cfg, shard, dtype=dtype, held=(index, across[column]))
+                same(result.out, alone.out, across[column], tolerance)
+                torch.testing.assert_close(result.grads[0], grads[index], atol=tolerance, rtol=10 * tolerance)
+                assert torch.equal(result.targets.opd.k_star, alone.targets.opd.k_star[index])
+            # Data: samples by turns.
+            result = cases["run"](parts[place::2], cfg, shard, dtype=dtype)
+            same(result.out, alone.out, across[column], tolerance)
+            mine = torch.cat(alone.grads[place::2])[:, shard.start : shard.start + shard.real]
+            torch.testing.assert_close(torch.cat(result.grads), mine, atol=tolerance, rtol=10 * tolerance)
+
+
+def same(out, alone, group, tolerance):
+    """Loss and metrics added up over group are those of one rank."""
+    loss, values = out.loss.detach().clone(), out.metrics.values.clone()
+    dist.all_reduce(loss, group=group)
+    dist.all_reduce(values, group=group)
+    assert abs(loss.item() - alone.loss.item()) <= tolerance * max(1, abs(alone.loss.item())), (loss, alone.loss)
+    torch.testing.assert_close(values, alone.metrics.values, atol=tolerance, rtol=10 * tolerance)
+
+
+def sent_bytes(*case, **more):
+    """What this rank gives to collectives while a case runs."""
     sent = []
     reduce, gather = dist.all_reduce, dist.all_gather
-    dist.all_reduce = lambda x, *a, **k: (sent.append(x.numel()), reduce(x, *a, **k))[1]
-    dist.all_gather = lambda out, x, *a, **k: (sent.append(x.numel()), gather(out, x, *a, **k))[1]
+    dist.all_reduce = lambda x, *a, **k: (sent.append(x.nbytes), reduce(x, *a, **k))[1]
+    dist.all_gather = lambda out, x, *a, **k: (sent.append(x.nbytes), gather(out, x, *a, **k))[1]
     try:
-        rows, k, counts = 16, 4, []
-        for vocab in (ranks * 8, ranks * 512):
-            sent.clear()
-            shard = VocabShard(rank * vocab // ranks, vocab // ranks, vocab, dist.group.WORLD)
-            logits = torch.randn(rows, shard.size, requires_grad=True)
-            ids = torch.zeros(rows, k, dtype=torch.int64)
-            row_stats(logits, shard, sampled_ids=ids[:, 0], k=k, gather_ids=ids)
-            gather_logprobs(logits * 1, ids, shard).sum().backward()
-            counts.append(sum(sent))
-        # Old pass: shift, three sums, sampled and gathered, top-K twice. Training: shift, three sums, gathered.
-        assert counts == [rows * ((1 + 3 + 1 + k + 2 * k) + (1 + 3 + k))] * 2, counts
+        cases["run"](*case, **more)
     finally:
         dist.all_reduce, dist.all_gather = reduce, gather
+    return sum(sent)
+
+
+def traffic(rank, ranks):
+    """The bytes of docs/method.md, whatever the vocabulary: one step of every cell, all rows on every rank."""
+    k, group = 4, dist.group.WORLD
+    for subset, rule in itertools.product(("student", "teacher", "overlap"), RULES):
+        cfg = Loss(subset=subset, selection=rule, k=k, opd_on_rl_only="anchor")
+        for vocab in (ranks * 8, ranks * 512):
+            parts = cases["random_parts"](3, vocab=vocab, count=4)
+            shard = VocabShard(rank * vocab // ranks, vocab // ranks, vocab, group)
+            rows = sum(len(part.tokens) for part in parts)
+            most = 1 if rule == "shortest" else max(len(part.teacher) for part in parts)
+            asked = most * k if subset == "teacher" else 0
+            old, training = 4 * (1 + 3 + 1 + asked) + (4 + 8) * k, 4 * (1 + 3 + k + 1)
+            sent = sent_bytes(parts, cfg, shard)
+            assert sent == rows * (old + training), (subset, rule, vocab, sent, rows * (old + training))
+            # Context ranks add up sums per step and candidate: int64 counts, and float64 signals.
+            held = (torch.arange(rank, rows, ranks), group)
+            steps = sum(1 if part.spans is None else len(part.spans) for part in parts) + 1
+            sums = {"sequence_optimal": 1, "signal_optimal": 2}.get(rule, 0)
+            sent = sent_bytes(parts, cfg, held=held)
+            assert sent == 8 * sums * steps * most, (subset, rule, vocab, sent)
 
 
 def bad_rows(rank, ranks):
@@ -123,7 +177,7 @@ def main(rank, ranks, folder, ports):
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
-    for one in (traffic, bad_rows, old_pass, random, golden):
+    for one in (traffic, context, bad_rows, old_pass, random, golden):
         torch.manual_seed(0)
         one(rank, ranks)
     dist.destroy_process_group()

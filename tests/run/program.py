@@ -24,9 +24,18 @@ LAYOUTS = {
     "tp2sp": (2, ParallelSizes(tensor=2, sequence_parallel=True), 40),
     "pp2": (2, ParallelSizes(pipeline=2), 40),
     "dp2": (2, ParallelSizes(), 40),
+    "cp2": (2, ParallelSizes(context=2), 20),
+}
+# Four ranks: one step each.
+FOUR = {
+    "cp4": ParallelSizes(context=4),
+    "tp2cp2": ParallelSizes(tensor=2, context=2),
+    "tp2spcp2": ParallelSizes(tensor=2, context=2, sequence_parallel=True),
+    "pp2cp2": ParallelSizes(pipeline=2, context=2),
+    "dp2cp2": ParallelSizes(context=2),
 }
 # What is loaded at the layout of the key after the first step; the second step must then come out the same.
-RESUMED = {"one": "one", "tp2sp": "one", "pp2": "tp2sp", "dp2": "dp2"}
+RESUMED = {"one": "one", "tp2sp": "one", "pp2": "tp2sp", "dp2": "dp2", "cp2": "tp2sp"}
 LOSS = Loss(k=3, subset="student", selection="sequence_optimal", opd_on_rl_only="skip")
 # Adam's eps is large so that updates are smooth in the gradient and layouts can be compared closely.
 OPTIMIZER = Optimizer(lr=1e-2, weight_decay=0.1, clip_grad=0.5, eps=1e-2)
@@ -84,6 +93,14 @@ def train(rank: int, ranks: int, folder: Path, meet) -> None:
             train=Train(dtype="fp32", recompute=True, max_tokens_per_device=budget, seed=3),
         )
 
+    def starter(world: int, sizes: ParallelSizes):
+        def start(name: str, loss: Loss) -> Trainer:
+            nonlocal meeting
+            meeting = f"{name}.{world}"
+            return trainer(world, sizes, 40 // sizes.context, loss)
+
+        return start
+
     for name, (world, sizes, budget) in LAYOUTS.items():
         if rank >= world:
             continue
@@ -100,12 +117,14 @@ def train(rank: int, ranks: int, folder: Path, meet) -> None:
         one.export_hf(folder / f"{name}.export")
         report["hash"] = one.weights_hash()
         report["children"] = len(psutil.Process().children(recursive=True))
-        if name in ("one", "dp2"):
+        if name in ("one", "dp2", "cp2"):
             report["faults"] = faults(one, samples, scores)
         if name == "one":
             load_weights(one.model, folder / "one.checkpoint")
             report["reloaded_hash"] = one.weights_hash()
         one.close()
+        if name == "cp2":
+            report["fused"] = {again: fused(starter(world, sizes), again, samples, scores) for again in FUSED}
         if name in RESUMED:
             meeting = f"{name}.resumed"
             two = trainer(world, sizes)
@@ -117,14 +136,30 @@ def train(rank: int, ranks: int, folder: Path, meet) -> None:
         if rank == 0:
             (folder / f"{name}.json").write_text(json.dumps(report))
     if rank == 0:
-
-        def start(name: str, loss: Loss) -> Trainer:
-            nonlocal meeting
-            meeting = name
-            return trainer(1, ParallelSizes(), 40, loss)
-
         for name in FUSED:
-            (folder / f"{name}.json").write_text(json.dumps(fused(start, name, samples, scores)))
+            report = fused(starter(1, ParallelSizes()), name, samples, scores)
+            (folder / f"{name}.json").write_text(json.dumps(report))
+
+
+def train_four(rank: int, ranks: int, folder: Path, meet) -> None:
+    samples = make_samples()
+    scores = make_scores(samples)
+    arch = architecture_from_hf(folder / "hf")
+    for name, sizes in FOUR.items():
+        one = Trainer(
+            arch,
+            folder / "torch_dist",
+            sizes,
+            meet(name, ranks),
+            loss=LOSS,
+            optimizer=OPTIMIZER,
+            train=Train(dtype="fp32", recompute=True, max_tokens_per_device=20, seed=3),
+        )
+        report = {"steps": [one_step(one, samples, scores)], "hash": one.weights_hash()}
+        one.export_hf(folder / f"{name}.export")
+        one.close()
+        if rank == 0:
+            (folder / f"{name}.json").write_text(json.dumps(report))
 
 
 def one_step(trainer: Trainer, samples, scores) -> dict:
@@ -188,6 +223,6 @@ def fused(start, name: str, samples, scores) -> list[dict]:
             if explicit:
                 one.old_pass(samples, scores)
             out = one.train_step(samples, scores)
-            reports.append({"grad_norm": out.grad_norm, **out.metrics["all"]})
+            reports.append({"grad_norm": out.grad_norm, **out.metrics.get("all", {})})
         one.close()
     return reports

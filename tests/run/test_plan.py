@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from openclaw_core.config.keys import all_keys
 from openclaw_core.config.load import load_profile
-from openclaw_core.errors import UsageError
+from openclaw_core.errors import UsageError, UserError
 from openclaw_core.models.architecture import padded_vocab
 from openclaw_core.run.layout import ROLES, Shape, place
 from openclaw_core.run.memory import GIB, Split, shard_parameters
@@ -96,6 +96,22 @@ def test_pipeline_ranks_follow_megatrons_order() -> None:
     assert ranks == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
 
 
+def test_context_parallel_actors_share_sequences_and_their_budget() -> None:
+    settings = ("partition.actor.tensor_parallel=2", "partition.actor.context_parallel=2")
+    plan, plain = plan_of(*settings, "train.max_tokens_per_device=16384"), plan_of("partition.actor.tensor_parallel=2")
+    ranks = [(p.tensor_rank, p.context_rank, p.data_rank) for p in plan.roles["actor"].processes]
+    assert ranks == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0)]
+    assert (plan.roles["actor"].context_parallel, plan.roles["actor"].data_parallel) == (2, 1)
+    assert plan.batch.token_budget == 32768
+    one, other = plan.roles["actor"].memory, plain.roles["actor"].memory
+    assert one is not None
+    assert other is not None
+    assert {part.name for part in one.device} - {part.name for part in other.device} == {"keys of context ranks"}
+    assert one.device_bytes < other.device_bytes
+    with pytest.raises(UserError, match=r"max_tokens_per_device 8192 x partition\.actor\.context_parallel 2"):
+        plan_of(*settings, "train.max_tokens_per_device=8192")
+
+
 def test_without_opd_the_teacher_gives_its_device_back() -> None:
     plan = plan_of("loss.w_opd=0")
     assert plan.mode == "grpo"
@@ -147,7 +163,7 @@ def test_all_violations_and_the_nearest_legal_partition_at_once() -> None:
     said = str(error)
     assert "partition.actor.devices is 6" in said
     assert "partition.rollout.devices is 3" in said
-    assert "context parallelism is not supported" in said
+    assert "the teacher scores whole sequences, without context parallelism" in said
     assert "ask for 11 devices (actor 6 + rollout 3 + judge 1 + teacher 1), but there are 8" in said
     nearest = {"partition.actor.devices": 4, "partition.rollout.devices": 2, "partition.teacher.context_parallel": 1}
     assert error.nearest == nearest

@@ -27,6 +27,7 @@ make = runpy.run_path(str(TESTS / "tiny_models.py"))["make"]
 PROGRAM = Path(__file__).with_name("program.py")
 program = runpy.run_path(str(PROGRAM))
 LAYOUTS = tuple(program["LAYOUTS"])
+FOUR = tuple(program["FOUR"])
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,13 @@ def world(tmp_path_factory):
     make("qwen3", folder / "hf")
     convert(plan_conversion(folder / "hf", folder / "torch_dist"))
     launch(PROGRAM, "train", 2, folder)
+    launch(PROGRAM, "train_four", 4, folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def reference(world):
-    """Two steps in plain torch: losses, gradient norms and the weights they end with."""
+    """Two steps in plain torch: losses, gradient norms and the weights after each."""
     model = AutoModelForCausalLM.from_pretrained(world / "hf", attn_implementation="eager")
     samples, cfg, settings = program["make_samples"](), program["LOSS"], program["OPTIMIZER"]
     scores = program["make_scores"](samples)
@@ -50,7 +52,7 @@ def reference(world):
     vectors = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     adam = torch.optim.AdamW(groups, lr=settings.lr, betas=(settings.beta1, settings.beta2), eps=settings.eps)
-    steps = []
+    steps, weights = [], []
     for _ in range(2):
         inputs = [torch.tensor([s.prompt_ids + s.response_ids]) for s in samples]
         logits = torch.cat([model(ids).logits[0, len(s.prompt_ids) - 1 : -1] for ids, s in zip(inputs, samples, strict=True)])
@@ -62,17 +64,20 @@ def reference(world):
         norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_grad))
         adam.step()
         steps.append({"loss": float(out.loss.detach()) / len(samples), "grad_norm": norm})
-    return steps, {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
+        weights.append({k: v.clone() for k, v in model.state_dict().items() if k != "lm_head.weight"})
+    return steps, weights
 
 
 def report(folder: Path, name: str) -> dict:
     return json.loads((folder / f"{name}.json").read_text())
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS + FOUR)
 def test_steps_equal_plain_torch(world, reference, layout):
-    steps, weights = reference
-    for got, expected in zip(report(world, layout)["steps"], steps, strict=True):
+    steps, after = reference
+    taken = report(world, layout)["steps"]
+    weights = after[len(taken) - 1]
+    for got, expected in zip(taken, steps, strict=layout in LAYOUTS):
         assert got["loss"] == pytest.approx(expected["loss"], abs=1e-5)
         assert got["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
     exported = load_file(world / f"{layout}.export" / "model.safetensors")
@@ -85,7 +90,7 @@ def test_the_step_moved_the_weights(world):
     assert min((end[name] - start[name]).abs().max() for name in start) > 1e-5
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS + FOUR)
 def test_what_is_reported_of_each_sample_is_the_same(world, layout):
     one, other = report(world, "one")["steps"][0], report(world, layout)["steps"][0]
     assert other["old"].keys() == {f"s{i}" for i in range(5)}
@@ -124,7 +129,7 @@ def test_a_checkpoint_before_the_first_step_can_be_loaded(world):
     assert report(world, "one")["untrained"] == 0
 
 
-@pytest.mark.parametrize("layout", ["one", "dp2"])
+@pytest.mark.parametrize("layout", ["one", "dp2", "cp2"])
 def test_faults_are_said_and_leave_the_weights_alone(world, layout):
     said = report(world, layout)["faults"]
     assert "Call old_pass()" in said["other samples"]
@@ -141,6 +146,9 @@ def test_faults_are_said_and_leave_the_weights_alone(world, layout):
 def test_the_old_pass_may_be_left_out_where_nothing_is_asked_of_the_teacher(world, name):
     steps = report(world, name)
     assert steps[:2] == [pytest.approx(step, abs=1e-5) for step in steps[2:]]
+    # Where ranks share the samples' rows, they meet in the selection, in the training forward too.
+    for got, expected in zip(report(world, "cp2")["fused"][name], steps, strict=True):
+        assert got == pytest.approx(expected, abs=2e-5)
 
 
 def test_kl_is_to_the_start(world):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from openclaw_core.models.megatron.core import gather_from_sequence_parallel_region
 from openclaw_core.models.megatron.packing import Pack, SharedKeys
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Pack, float], torch.Tensor]
@@ -43,6 +44,8 @@ def attend_each(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, s
 def _keys(k: torch.Tensor, v: torch.Tensor, pack: Pack) -> tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]:
     if pack.shared is None:
         return k, v, pack.lengths
+    if pack.shared.group is not None:
+        k, v = gather_from_sequence_parallel_region(torch.stack((k, v), dim=1), group=pack.shared.group).unbind(1)
     return k.index_select(0, pack.shared.rows), v.index_select(0, pack.shared.rows), pack.shared.lengths
 
 

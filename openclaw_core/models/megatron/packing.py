@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,19 +28,21 @@ class SharedKeys:
     """Which rows each block of queries reads keys and values from: its prefix, then itself, in order of position.
 
     rows [sum of lengths] int64; cu_seqlens [S' + 1] int32; lengths: the same on the host. The last query of a block sees
-    all of the block's keys, the one before it all but the last.
+    all of the block's keys, the one before it all but the last. Where group is given, rows count through the keys of its
+    ranks one after the other (context.py).
     """
 
     rows: torch.Tensor
     cu_seqlens: torch.Tensor
     lengths: tuple[int, ...]
+    group: Any = None
 
     @classmethod
-    def of(cls, keys: Sequence[np.ndarray], device: torch.device) -> SharedKeys:
+    def of(cls, keys: Sequence[np.ndarray], device: torch.device, group: Any = None) -> SharedKeys:
         """From the key rows of each block."""
         lengths = tuple(len(rows) for rows in keys)
         ends = torch.from_numpy(np.cumsum((0, *lengths), dtype=np.int32))
-        return cls(torch.from_numpy(np.concatenate(keys)).to(device), ends.to(device), lengths)
+        return cls(torch.from_numpy(np.concatenate(keys)).to(device), ends.to(device), lengths, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Pack:
     input_ids, positions [T] int64; cu_seqlens [S' + 1] int32 (S' counts the filler behind the sequences, if any);
     lengths: the same on the host; rows [N]: the row that predicts each response id; response_ids [N];
     row_counts: R of each sequence, on the host. Where shared is given, the S' parts are the rows that sequences don't have
-    in common (prefix.py), lengths and cu_seqlens count those, and attention reads the keys that shared names.
+    in common (prefix.py) or that this rank holds (context.py), lengths and cu_seqlens count those, and attention reads the
+    keys that shared names.
     """
 
     input_ids: torch.Tensor

@@ -32,8 +32,6 @@ class ParallelSizes:
     def check(self, world: int) -> None:
         """Raise Findings with everything that can't be done with these sizes in a world of so many ranks."""
         findings = []
-        if self.context > 1:
-            findings.append((f"context_parallel is {self.context}, which the packed attention doesn't support.", "Set it to 1."))
         if world % self.model_ranks:
             findings.append(
                 (

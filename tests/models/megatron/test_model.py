@@ -74,9 +74,9 @@ def test_fingerprint_refuses_differing_replicas(world):
 def test_everything_that_cannot_be_built_is_said_at_once(world):
     arch = architecture_from_hf(world[0] / "qwen3" / "hf")
     with pytest.raises(Findings) as error:
-        transformer_config(arch, ParallelSizes(tensor=5, pipeline=3, context=2), torch.float32, recompute=False)
+        transformer_config(arch, ParallelSizes(tensor=5, pipeline=3), torch.float32, recompute=False)
     text = str(error.value)
-    for part in ("heads=4", "kv_heads=2", "ffn=48", "pipeline_parallel=3", "context_parallel=2"):
+    for part in ("heads=4", "kv_heads=2", "ffn=48", "pipeline_parallel=3"):
         assert part in text
 
 
