@@ -76,6 +76,7 @@ class StepHeader:
     eps_clip: float = 0.2
     eps_clip_high: float = 0.28
     opd_on_rl_only: str = "skip"
+    divergence: str = "reverse_kl"
     temperatures: dict[str, float] = field(default_factory=dict)
     tokenizer_hash: str = ""
     teacher: str = ""

@@ -59,6 +59,7 @@ def measure(terms: Terms, per_row: Tensor, entropy: Tensor | None, rows: Rows, t
     if terms.grpo is not None:
         columns["loss/grpo"] = (terms.grpo.loss, weight)
         columns["ratio/mean"] = (terms.grpo.ratio, weight)
+        assert terms.grpo.clipped is not None
         columns["ratio/clipped_share"] = (terms.grpo.clipped, weight)
     if terms.opd is not None and targets.opd is not None:
         columns |= _of_opd(targets.opd, terms.opd, rows, cfg)
@@ -85,9 +86,7 @@ def _of_opd(opd: OpdTargets, term: Surrogate, rows: Rows, cfg: Loss) -> dict[str
     columns: dict[str, Column] = {
         "loss/opd": (term.loss.sum(1), weight),
         "ratio/opd_mean": (mean(term.ratio), some),
-        "ratio/opd_clipped_share": (mean(term.clipped.to(weight)), some),
         "opd/abs_difference": (mean(opd.differences.abs()), some),
-        "opd/signal": (opd.advantages.abs().sum(1), weight),
         "opd/overlap": (opd.overlap.gather(1, opd.k_star[:, None]).squeeze(1), weight),
         "opd/support_size": (size, weight),
         "opd/empty_share": (size == 0, weight),
@@ -97,7 +96,10 @@ def _of_opd(opd: OpdTargets, term: Surrogate, rows: Rows, cfg: Loss) -> dict[str
         "opd/k_star": (opd.k_star, weight),
         "opd/first_share": (opd.k_star == 0, weight),
     }
-    if cfg.diff_clip > 0:
+    if term.clipped is not None:
+        columns["ratio/opd_clipped_share"] = (mean(term.clipped.to(weight)), some)
+        columns["opd/signal"] = (opd.advantages.abs().sum(1), weight)
+    if term.clipped is not None and cfg.diff_clip > 0:
         columns["opd/clipped_share"] = (mean((opd.differences.abs() >= cfg.diff_clip).to(weight)), some)
     for place in range(1, cfg.max_candidates):
         columns[f"opd/k_star_{place}_share"] = (opd.k_star == place, weight)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from openclaw_core.config.schema import Loss
 from openclaw_core.loss.attach import attach
+from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.fused import FusedRows, fusable
 from openclaw_core.loss.health import raise_on_bad_rows
 from openclaw_core.loss.logprobs import gather_logprobs, gather_with_entropy
@@ -50,7 +51,8 @@ def objective(logits: Tensor, rows: Rows, targets: Targets, cfg: Loss, shard: Vo
     With inplace the backward pass writes the gradient into the storage of logits (see gather_logprobs). On a GPU that
     holds all of the vocabulary one kernel does both readings, and the gradient replaces the logits at once.
     """
-    if inplace and logits.requires_grad and torch.is_grad_enabled() and fusable(logits, rows, targets, shard):
+    writable = inplace and logits.requires_grad and torch.is_grad_enabled()
+    if writable and in_kernel(cfg) and fusable(logits, rows, targets, shard):
         fused = FusedRows.empty(targets)
         fused.write(slice(None), logits.detach(), rows, targets, cfg, shard)
         out = objective_of_fused(fused, rows, targets, cfg)
@@ -82,9 +84,15 @@ def objective_of_logprobs(logprobs: Tensor, entropy: Tensor | None, rows: Rows, 
     return _summed(terms, per_row, entropy, good, rows, targets, cfg)
 
 
+def in_kernel(cfg: Loss) -> bool:
+    """Whether the fused kernel knows all terms of cfg; the plain path does."""
+    return cfg.w_opd == 0 or DIVERGENCES.get(cfg.divergence).surrogate
+
+
 @torch.no_grad()
 def objective_of_fused(fused: FusedRows, rows: Rows, targets: Targets, cfg: Loss) -> Objective:
     """The same from what the fused kernel wrote; loss has no graph."""
+    assert in_kernel(cfg), f"the fused kernel doesn't know the divergence {cfg.divergence}"
     return _summed(fused.terms(cfg), fused.total, fused.entropy(cfg), fused.good, rows, targets, cfg)
 
 
@@ -115,7 +123,7 @@ def _terms(support: Tensor, sampled: Tensor, good: Tensor, rows: Rows, targets: 
         live = targets.opd.mask & good[:, None]
         if cfg.tail == "bin":
             support = with_rest(support, live[:, :-1])
-        opd = surrogate(support, targets.opd.old_logprobs, targets.opd.advantages, live, cfg)
+        opd = DIVERGENCES.get(cfg.divergence).term(support, targets.opd, live, cfg)
     kl = None
     if cfg.kl_coef:
         assert targets.reference_logprobs is not None, "kl_coef needs reference log-probs"

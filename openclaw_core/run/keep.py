@@ -17,6 +17,7 @@ from openclaw_core.rollout.template import text_of
 from openclaw_core.run.launch import Job
 from openclaw_core.run.results import StepResult
 from openclaw_core.teacher.schedule import published_tokens, whole_tokens
+from openclaw_core.track.metrics import by_kind
 from openclaw_core.track.sinks import Sinks
 from openclaw_core.types import Sample, SampleKind, TeacherScores
 
@@ -58,6 +59,7 @@ class Keeper:
             eps_clip=loss.eps_clip,
             eps_clip_high=loss.eps_clip_high,
             opd_on_rl_only=loss.opd_on_rl_only,
+            divergence=loss.divergence,
             temperatures={"student": loss.temperature, "teacher": loss.temperature, "engine": rollout.temperature},
             tokenizer_hash=self.tokenizer_hash,
             teacher=str(self.job.sources.teacher),
@@ -137,7 +139,7 @@ class Keeper:
             own["teacher/tokens"] = sum(s.tokens for s in scores)
             own["teacher/tokens_whole"] = whole_tokens(scored, first_only=asked.candidates == "first")
             own["teacher/tokens_published"] = published_tokens(batch)
-        return {**result.metrics.get("all", {}), **own, **funnel}
+        return {**by_kind(result.metrics), **own, **funnel}
 
     def write(self, step: int, metrics: dict[str, Any]) -> None:
         """One line of metrics.jsonl."""

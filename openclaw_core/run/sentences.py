@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from openclaw_core.config.schema import Config
+from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.needs import needs
 
 Mode = Literal["hybrid", "opd", "grpo"]
@@ -51,9 +52,12 @@ def _opd(config: Config) -> str:
     several = f"M = {loss.max_candidates} candidates at most, chosen by {loss.selection}{how}"
     chosen = "M = 1 candidate, so nothing is chosen" if loss.max_candidates == 1 else several
     bound = f"differences clipped at {loss.diff_clip:g}" if loss.diff_clip > 0 else "differences not clipped"
+    what = "OPD"
+    if not DIVERGENCES.get(loss.divergence).surrogate:
+        what, bound = f"OPD by {loss.divergence}", "without ratio and clip"
     anchor = loss.opd_on_rl_only == "anchor"
     rl_only = "pulled by the un-hinted teacher (anchor)" if anchor else "left alone by OPD (skip)"
-    return f"{loss.w_opd:g} x OPD over {support} (K = {loss.k}; {chosen}; {bound}; samples without a hint are {rl_only})"
+    return f"{loss.w_opd:g} x {what} over {support} (K = {loss.k}; {chosen}; {bound}; samples without a hint are {rl_only})"
 
 
 def logprob_sources(config: Config) -> dict[str, str]:

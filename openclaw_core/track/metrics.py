@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..config.schema import Config
 
 
@@ -102,13 +104,19 @@ TABLE = (
     Metric("eval/tasks", "tasks", "Held-out tasks of the reading that were answered (the denominator)."),
     Metric("weights/version", "version", "Version of the weights that the engines serve after the step."),
 )
+KINDS = ("opd+rl", "opd", "rl")
 METRICS = {metric.name: metric for metric in TABLE}
 
 
 def constants(config: Config) -> dict[str, str]:
     """Metrics that cannot move in a run of this configuration, with the reason."""
+    from ..loss.divergence import DIVERGENCES
+
     loss = config.loss
     found: dict[str, str] = {"loss/lr": "the learning rate is constant"}
+    # Not a matter of configuration: a batch is one step.
+    at_one = "a batch is trained in one step, so cur is old and every ratio is 1, but for rounding"
+    found |= dict.fromkeys(("ratio/mean", "ratio/clipped_share", "ratio/opd_mean", "ratio/opd_clipped_share"), at_one)
     if loss.w_opd == 0:
         teacher = [name for name in METRICS if name.startswith(("opd/", "teacher/"))]
         teacher += ["loss/opd", "ratio/opd_clipped_share", "ratio/opd_mean", "seconds/teacher", "funnel/scored"]
@@ -116,14 +124,20 @@ def constants(config: Config) -> dict[str, str]:
     elif loss.max_candidates == 1 or loss.selection == "shortest":
         why = "loss.max_candidates is 1" if loss.max_candidates == 1 else "loss.selection is shortest"
         found |= dict.fromkeys(
-            ("opd/first_share", "opd/tied_share", "opd/k_star", "opd/k_star_N_share"),
+            ("opd/first_share", "opd/tied_share", "opd/choice_share", "opd/k_star", "opd/k_star_N_share"),
             f"{why}: the first candidate always teaches",
         )
+    if loss.w_opd > 0 and loss.max_candidates == 1:
+        found["opd/candidates"] = "loss.max_candidates is 1"
     if loss.w_opd > 0 and loss.subset != "overlap":
         why = f"loss.subset is {loss.subset}: the support always has K ids"
         found |= dict.fromkeys(("opd/support_size", "opd/empty_share"), why)
     if loss.w_opd > 0 and loss.diff_clip <= 0:
         found["opd/clipped_share"] = "loss.diff_clip is off"
+    if loss.w_opd > 0 and not DIVERGENCES.get(loss.divergence).surrogate:
+        found |= dict.fromkeys(
+            ("opd/clipped_share", "opd/signal", "ratio/opd_clipped_share"), f"loss.divergence is {loss.divergence}: no A, no clip"
+        )
     if loss.w_rl == 0:
         found |= dict.fromkeys(("loss/grpo", "ratio/clipped_share", "ratio/mean"), "loss.w_rl is 0")
     if loss.entropy_coef == 0:
@@ -137,9 +151,16 @@ def constants(config: Config) -> dict[str, str]:
     return found
 
 
+def by_kind(groups: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """What the loss says of "all" samples under its name, and of each SampleKind as name.opd_rl, name.opd and name.rl."""
+    named = {f"{name}.{kind.replace('+', '_')}": value for kind in KINDS for name, value in groups.get(kind, {}).items()}
+    return {**groups.get("all", {}), **named}
+
+
 def unknown(record: dict[str, object]) -> list[str]:
     """Names of a record that the table doesn't have."""
-    return sorted(name for name in record if re.sub(r"_\d+_", "_N_", name) not in METRICS)
+    plain = {name: re.sub(r"\.(opd_rl|opd|rl)$", "", name) for name in record}
+    return sorted(name for name in record if re.sub(r"_\d+_", "_N_", plain[name]) not in METRICS)
 
 
 def markdown() -> str:
@@ -152,6 +173,9 @@ def markdown() -> str:
         "`metrics.jsonl` in the run folder holds one object per optimizer step (step 0 is the reading before training; after",
         "a resume the last line of a step counts). A number that isn't finite is `null`; a metric that a run lacks is absent.",
         "Metrics that can't move in a run (`loss/opd` when `loss.w_opd` is 0) are named as constant by `openclaw status`.",
+        "",
+        "What the loss says (`loss/` but for norm and rate, `opd/`, `ratio/`, `gap/engine_mean`, `batch/entropy`) is there for",
+        "all samples and, with `.opd_rl`, `.opd` or `.rl` behind the name, for those of a kind that the step has: `loss/opd.rl`.",
         "",
         "| name | unit | meaning |",
         "| --- | --- | --- |",

@@ -9,6 +9,7 @@ import pytest
 
 from openclaw_core.config.schema import Config
 from openclaw_core.track import metrics, sinks
+from openclaw_core.types import SampleKind
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -27,12 +28,21 @@ def test_names_are_unique_and_told():
     assert metrics.unknown({"loss/total": 1, "loss/totl": 2}) == ["loss/totl"]
 
 
+def test_kinds_of_samples_are_told_apart():
+    told = metrics.by_kind({"all": {"loss/opd": 1.0}, "opd+rl": {"loss/opd": 2.0}, "rl": {"opd/k_star_1_share": 0.5}})
+    assert told == {"loss/opd": 1.0, "loss/opd.opd_rl": 2.0, "opd/k_star_1_share.rl": 0.5}
+    assert metrics.unknown(told) == []
+    assert metrics.unknown({"loss/opd.judge": 1.0, "loss/totl.rl": 1.0}) == ["loss/opd.judge", "loss/totl.rl"]
+    assert set(metrics.KINDS) == {kind.value for kind in SampleKind}
+
+
 @pytest.mark.parametrize(
     ("sections", "constant", "moving"),
     [
         ({"loss": {"w_opd": 0}}, {"loss/opd", "opd/overlap", "seconds/teacher"}, {"loss/grpo", "batch/reward"}),
         ({"loss": {"w_rl": 0}}, {"loss/grpo", "ratio/clipped_share"}, {"loss/opd"}),
-        ({"loss": {"max_candidates": 1}}, {"opd/first_share"}, {"opd/overlap"}),
+        ({"loss": {"max_candidates": 1}}, {"opd/first_share", "opd/candidates", "ratio/mean"}, {"opd/overlap"}),
+        ({"loss": {"divergence": "jensen_shannon"}}, {"opd/signal", "opd/clipped_share"}, {"opd/abs_difference"}),
         ({"loss": {"subset": "overlap"}}, {"loss/kl"}, {"opd/support_size", "opd/empty_share"}),
         ({"loss": {"kl_coef": 0.1}, "users": {}}, {"opd/support_size"}, {"loss/kl", "eval/preference_rate"}),
     ],
