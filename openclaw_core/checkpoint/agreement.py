@@ -10,9 +10,9 @@ from typing import Any
 from openclaw_core.checkpoint.manifest import read_manifest
 from openclaw_core.checkpoint.sniff import carried_config, sniff
 from openclaw_core.errors import Findings, UserError
-from openclaw_core.models.architecture import Architecture, architecture_from_hf, architecture_from_megatron
+from openclaw_core.models.architecture import DENSE, Architecture, architecture_from_hf
+from openclaw_core.models.megatron_arguments import architecture_from_megatron
 
-TRAINED = ("qwen3", "qwen2", "llama")
 _MEGATRON_FIELDS = (
     "layers",
     "hidden",
@@ -41,10 +41,10 @@ def check_trained(load: str | Path, hf: str | Path | None = None) -> Architectur
             f"{load} carries no Hugging Face config.", "Convert it with `openclaw convert-ckpt`, or name its model (hf)."
         )
     arch = architecture_from_hf(folder)
-    if arch.family not in TRAINED or arch.prefix != "model.":
+    if arch.family not in DENSE or arch.prefix != "model.":
         raise UserError(
             f"{load} is {arch.model_type}: it is converted, but the trainer builds dense text models only.",
-            f"Train one of {', '.join(TRAINED)}.",
+            f"Train one of {', '.join(DENSE)}.",
         )
     findings = []
     for place, stated in _statements(found.folder, Path(hf) if hf is not None else None, str(folder)).items():

@@ -8,7 +8,7 @@ import torch
 
 from openclaw_core.checkpoint.hf import Entry, HfReader, map_entry
 from openclaw_core.errors import Findings, UserError
-from openclaw_core.models.architecture import read_config
+from openclaw_core.models.hf_config import read_config
 
 SCALE = "_scale_inv"
 MADE = torch.bfloat16

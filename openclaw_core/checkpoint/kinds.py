@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import Architecture
 
+Shape = tuple[int, ...]
 PIECE_BYTES = 16 * 2**20
 
 
@@ -25,14 +28,14 @@ class Piece:
 
 
 class Kind(Protocol):
-    """How the tensors of a rule lie in the stored one. rows are the sources' row counts, in the rule's order."""
+    """How the tensors of a rule lie in the stored one. shapes are the sources', in the rule's order."""
 
     title: str
 
-    def stored_rows(self, rows: list[int], padded: int) -> int:
-        """Rows of the stored tensor."""
+    def stored_shape(self, shapes: list[Shape], padded: int) -> Shape:
+        """Shape of the stored tensor."""
 
-    def pieces(self, rows: list[int], row_bytes: int, padded: int, split: bool) -> Iterator[Piece]:
+    def pieces(self, shapes: list[Shape], itemsize: int, padded: int, split: bool) -> Iterator[Piece]:
         """Boxes that tile the stored tensor."""
 
     def pack(self, parts: list[torch.Tensor], arch: Architecture) -> torch.Tensor:
@@ -47,11 +50,11 @@ class Replicated:
 
     title = "as it is"
 
-    def stored_rows(self, rows: list[int], padded: int) -> int:
-        return rows[0]
+    def stored_shape(self, shapes: list[Shape], padded: int) -> Shape:
+        return shapes[0]
 
-    def pieces(self, rows: list[int], row_bytes: int, padded: int, split: bool) -> Iterator[Piece]:
-        yield Piece(0, rows[0], ((0, None),))
+    def pieces(self, shapes: list[Shape], itemsize: int, padded: int, split: bool) -> Iterator[Piece]:
+        yield Piece(0, shapes[0][0], ((0, None),))
 
     def pack(self, parts: list[torch.Tensor], arch: Architecture) -> torch.Tensor:
         return parts[0]
@@ -65,11 +68,11 @@ class PerGroupQkv(Replicated):
 
     title = "q, k, v by query group"
 
-    def stored_rows(self, rows: list[int], padded: int) -> int:
-        return sum(rows)
+    def stored_shape(self, shapes: list[Shape], padded: int) -> Shape:
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
-    def pieces(self, rows: list[int], row_bytes: int, padded: int, split: bool) -> Iterator[Piece]:
-        yield Piece(0, sum(rows), ((0, None), (1, None), (2, None)))
+    def pieces(self, shapes: list[Shape], itemsize: int, padded: int, split: bool) -> Iterator[Piece]:
+        yield Piece(0, sum(shape[0] for shape in shapes), ((0, None), (1, None), (2, None)))
 
     def pack(self, parts: list[torch.Tensor], arch: Architecture) -> torch.Tensor:
         rest = parts[0].shape[1:]
@@ -86,12 +89,13 @@ class GatedMlp(Replicated):
 
     title = "gate, up"
 
-    def stored_rows(self, rows: list[int], padded: int) -> int:
-        return sum(rows)
+    def stored_shape(self, shapes: list[Shape], padded: int) -> Shape:
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
-    def pieces(self, rows: list[int], row_bytes: int, padded: int, split: bool) -> Iterator[Piece]:
-        yield Piece(0, rows[0], ((0, None),), "_w" if split else "")
-        yield Piece(0 if split else rows[0], rows[1], ((1, None),), "_v" if split else "")
+    def pieces(self, shapes: list[Shape], itemsize: int, padded: int, split: bool) -> Iterator[Piece]:
+        gate, up = (shape[0] for shape in shapes)
+        yield Piece(0, gate, ((0, None),), "_w" if split else "")
+        yield Piece(0 if split else gate, up, ((1, None),), "_v" if split else "")
 
 
 class Vocabulary(Replicated):
@@ -99,13 +103,46 @@ class Vocabulary(Replicated):
 
     title = "padded vocabulary"
 
-    def stored_rows(self, rows: list[int], padded: int) -> int:
-        return padded
+    def stored_shape(self, shapes: list[Shape], padded: int) -> Shape:
+        return (padded, *shapes[0][1:])
 
-    def pieces(self, rows: list[int], row_bytes: int, padded: int, split: bool) -> Iterator[Piece]:
-        step = max(1, PIECE_BYTES // row_bytes)
-        for start in range(0, rows[0], step):
-            stop = min(start + step, rows[0])
+    def pieces(self, shapes: list[Shape], itemsize: int, padded: int, split: bool) -> Iterator[Piece]:
+        rows = shapes[0][0]
+        step = max(1, PIECE_BYTES // (math.prod(shapes[0][1:]) * itemsize))
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
             yield Piece(start, stop - start, ((0, (start, stop)),))
-        if padded > rows[0]:
-            yield Piece(rows[0], padded - rows[0], ())
+        if padded > rows:
+            yield Piece(rows, padded - rows, ())
+
+
+class Turned(Replicated):
+    """One expert of a tensor that holds all of a layer's, input by output: stored output by input, as all else is."""
+
+    title = "experts in one tensor, transposed"
+
+    def stored_shape(self, shapes: list[Shape], padded: int) -> Shape:
+        return shapes[0][::-1]
+
+    def pieces(self, shapes: list[Shape], itemsize: int, padded: int, split: bool) -> Iterator[Piece]:
+        yield Piece(0, shapes[0][1], ((0, None),))
+
+    def pack(self, parts: list[torch.Tensor], arch: Architecture) -> torch.Tensor:
+        return parts[0].squeeze(0).t().contiguous()
+
+    def unpack(self, box: torch.Tensor, arch: Architecture) -> list[torch.Tensor]:
+        return [box.t().unsqueeze(0)]
+
+
+class GatedTurned(Turned):
+    """The same of gate and up beside each other."""
+
+    title = "gate, up of experts in one tensor, transposed"
+
+    def pieces(self, shapes: list[Shape], itemsize: int, padded: int, split: bool) -> Iterator[Piece]:
+        if split:
+            raise UserError(
+                "The checkpoint stores gate and up apart (singleton_local_shards), its model's release in one tensor.",
+                "Save it without singleton_local_shards.",
+            )
+        return super().pieces(shapes, itemsize, padded, split)

@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 
 from openclaw_core.errors import UserError
-from openclaw_core.models.architecture import Architecture, architecture_from_hf
+from openclaw_core.models.architecture import DENSE, Architecture, architecture_from_hf
 
-DENSE = ("qwen3", "qwen2", "llama")
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
     "def area(width: float, height: float) -> float:\n    return width * height\n",

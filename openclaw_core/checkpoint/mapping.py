@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +10,10 @@ from fnmatch import fnmatchcase
 
 import torch
 
-from openclaw_core.checkpoint.kinds import Kind, Replicated
+from openclaw_core.checkpoint.kinds import Kind, Replicated, Shape
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import Architecture
 
-Shape = tuple[int, ...]
 AS_IT_IS: Kind = Replicated()
 LAYER, EXPERT = "{layer}.", "{expert}."
 SKIPPED = ("optimizer.", "chained_", "rng_state", "rerun_state_machine_state", "opt_param_scheduler")
@@ -25,7 +23,8 @@ SKIPPED = ("optimizer.", "chained_", "rng_state", "rerun_state_machine_state", "
 class Rule:
     """Hugging Face tensors (pattern -> symbolic shape) that make up one megatron tensor.
 
-    {layer} runs over layers (all of them when None), {expert} over experts. Symbols of shapes are listed in symbols().
+    {layer} runs over layers (all of them when None), {expert} over experts; a Hugging Face name without {expert} in a rule
+    that has it holds them all, on its first axis. Symbols of shapes are listed in symbols().
     aliases are other names under which megatron stores the same tensor.
     """
 
@@ -116,9 +115,10 @@ def build_mapping(rules: Iterable[Rule], arch: Architecture, layout: Layout, ite
         if not rule.when(arch):
             continue
         shapes = [_resolve_shape(shape, arch) for shape in rule.hf.values()]
-        rows, rest = [shape[0] for shape in shapes], shapes[0][1:]
-        total = rule.kind.stored_rows(rows, layout.padded)
-        pieces = list(rule.kind.pieces(rows, math.prod(rest) * itemsize, layout.padded, layout.split_gated))
+        fused = EXPERT in rule.megatron and not any(EXPERT in name for name in rule.hf)
+        each = [shape[1:] for shape in shapes] if fused else shapes
+        total, *rest = rule.kind.stored_shape(each, layout.padded)
+        pieces = list(rule.kind.pieces(each, itemsize, layout.padded, layout.split_gated))
         patterns = [_renamed(name, arch) for name in rule.hf]
         for place in _stacks(rule, arch, layout):
             names = [name.format(**place.numbers) for name in patterns]
@@ -128,7 +128,8 @@ def build_mapping(rules: Iterable[Rule], arch: Architecture, layout: Layout, ite
                 fqn = place.name + piece.suffix
                 stored[fqn] = (*place.shape, piece.rows if piece.suffix else total, *rest)
                 offsets, sizes = (*place.index, piece.start, *(0 for _ in rest)), (*(1 for _ in place.index), piece.rows, *rest)
-                slices = tuple(Slice(names[index], span) for index, span in piece.sources)
+                mine = (place.numbers["expert"], place.numbers["expert"] + 1) if fused else None
+                slices = tuple(Slice(names[index], mine or span) for index, span in piece.sources)
                 units.append(Unit(fqn, offsets, sizes, slices, rule.kind, arch, len(place.index)))
     return Mapping(arch, tuple(units), hf, stored, sources)
 
@@ -166,8 +167,8 @@ def _renamed(pattern: str, arch: Architecture) -> str:
 
 def symbols(arch: Architecture) -> dict[str, int]:
     """Sizes by the symbols that rules use: h hidden, q and kv rows of the projections, d head size, f the MLP's width, v
-    vocabulary; e experts, m an expert's width, s the shared experts'; of latent attention ql and kl the ranks, qh, kh and
-    oh the rows of the up and output projections, kr the rank with rope; 1 is one row.
+    vocabulary; e experts, m an expert's width and 2m twice that, s the shared experts'; of latent attention ql and kl the
+    ranks, qh, kh and oh the rows of the up and output projections, kr the rank with rope; 1 is one row.
     """
     mla = arch.mla
     latent = {}
@@ -189,6 +190,7 @@ def symbols(arch: Architecture) -> dict[str, int]:
         "v": arch.vocab,
         "e": arch.experts,
         "m": arch.moe_ffn,
+        "2m": 2 * arch.moe_ffn,
         "s": arch.shared_ffn,
         "1": 1,
         **latent,

@@ -12,14 +12,15 @@ import torch
 
 from openclaw_core.checkpoint.carried import find_carried
 from openclaw_core.checkpoint.checks import check_expected, check_tokenizer
-from openclaw_core.checkpoint.examine import examine_hf, examine_torch_dist
+from openclaw_core.checkpoint.examine import Examined, examine_hf, examine_torch_dist
 from openclaw_core.checkpoint.fp8 import open_hf
 from openclaw_core.checkpoint.hf import Entry
 from openclaw_core.checkpoint.mapping import Layout, Mapping
 from openclaw_core.checkpoint.sniff import Found, carried_config, sniff
 from openclaw_core.checkpoint.torch_dist import TorchDistReader
 from openclaw_core.errors import Findings, UsageError, UserError
-from openclaw_core.models.architecture import VOCAB_DIVISOR, Architecture, architecture_from_config, read_config
+from openclaw_core.models.architecture import VOCAB_DIVISOR, Architecture, architecture_from_config
+from openclaw_core.models.hf_config import read_config
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 Target = Literal["hf", "torch_dist"]
@@ -88,8 +89,25 @@ def plan_conversion(
     arch = architecture_from_config(read_config(folder), str(folder))
     check_expected(arch, expect or {})
     check_tokenizer(folder, arch)
-    build = _plan_import if to == "torch_dist" else _plan_export
-    return build(found, place, folder, arch, tp, divisor, DTYPES.get(dtype or ""), tuple(allow))
+    examined, carried = _examine(found, folder, arch, to, tuple(allow), tp, divisor)
+    stored_dtypes, hf_dtypes = _dtypes(examined, to, DTYPES.get(dtype or ""), str(found.root))
+    mapping = examined.mapping
+    shapes, dtypes = (mapping.stored, stored_dtypes) if to == "torch_dist" else (mapping.hf, hf_dtypes)
+    return Plan(
+        source=found,
+        target=place,
+        to=to,
+        architecture=arch,
+        config_folder=folder,
+        mapping=mapping,
+        layout=examined.layout,
+        tp=tp,
+        stored_dtypes=stored_dtypes,
+        hf_dtypes=hf_dtypes,
+        nbytes=sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items()),
+        left_out=examined.left_out,
+        carried=carried,
+    )
 
 
 def _check_request(found: Found, target: Path, to: Target, tp: int, divisor: int, dtype: str | None) -> None:
@@ -110,68 +128,26 @@ def _check_request(found: Found, target: Path, to: Target, tp: int, divisor: int
         raise UsageError(" ".join(f"{what} {remedy}" for what, remedy in problems))
 
 
-def _plan_import(
-    found: Found,
-    target: Path,
-    folder: Path,
-    arch: Architecture,
-    tp: int,
-    divisor: int,
-    dtype: torch.dtype | None,
-    allow: tuple[str, ...],
-) -> Plan:
+def _examine(
+    found: Found, folder: Path, arch: Architecture, to: Target, allow: tuple[str, ...], tp: int, divisor: int
+) -> tuple[Examined, dict[str, Entry]]:
+    """The source against its architecture, and the tensors that are copied as they are."""
+    if to == "hf":
+        return examine_torch_dist(TorchDistReader(found.folder), arch, allow=allow), find_carried(arch, folder)
     reader = open_hf(found.folder)
     examined = examine_hf(reader, arch, allow=allow, tp=tp, divisor=divisor)
-    mapping = examined.mapping
-    hf_dtypes = {name: dtype or own for name, own in examined.dtypes.items()}
-    stored_dtypes = _one_dtype_each(mapping, hf_dtypes, str(found.root))
-    nbytes = sum(math.prod(shape) * stored_dtypes[name].itemsize for name, shape in mapping.stored.items())
-    return Plan(
-        found,
-        target,
-        "torch_dist",
-        arch,
-        folder,
-        mapping,
-        examined.layout,
-        tp,
-        stored_dtypes,
-        hf_dtypes,
-        nbytes,
-        examined.left_out,
-        {name: reader.entries[name] for name in examined.carried},
-    )
+    return examined, {name: reader.entries[name] for name in examined.carried}
 
 
-def _plan_export(
-    found: Found,
-    target: Path,
-    folder: Path,
-    arch: Architecture,
-    tp: int,
-    divisor: int,
-    dtype: torch.dtype | None,
-    allow: tuple[str, ...],
-) -> Plan:
-    examined = examine_torch_dist(TorchDistReader(found.folder), arch, allow=allow)
-    mapping = examined.mapping
-    hf_dtypes = {source.name: dtype or examined.dtypes[unit.stored] for unit in mapping.units for source in unit.slices}
-    nbytes = sum(math.prod(shape) * hf_dtypes[name].itemsize for name, shape in mapping.hf.items())
-    return Plan(
-        found,
-        target,
-        "hf",
-        arch,
-        folder,
-        mapping,
-        examined.layout,
-        tp,
-        examined.dtypes,
-        hf_dtypes,
-        nbytes,
-        examined.left_out,
-        find_carried(arch, folder),
-    )
+def _dtypes(
+    examined: Examined, to: Target, cast: torch.dtype | None, where: str
+) -> tuple[dict[str, torch.dtype], dict[str, torch.dtype]]:
+    """By torch_dist name and by Hugging Face name, cast on the side that is written."""
+    if to == "torch_dist":
+        named = {name: cast or own for name, own in examined.dtypes.items()}
+        return _one_dtype_each(examined.mapping, named, where), named
+    slices = ((unit.stored, source.name) for unit in examined.mapping.units for source in unit.slices)
+    return examined.dtypes, {name: cast or examined.dtypes[stored] for stored, name in slices}
 
 
 def _one_dtype_each(mapping: Mapping, hf_dtypes: dict[str, torch.dtype], where: str) -> dict[str, torch.dtype]:

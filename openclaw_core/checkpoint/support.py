@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from openclaw_core.checkpoint.agreement import TRAINED
 from openclaw_core.checkpoint.families import CARRIED, RULES
 from openclaw_core.checkpoint.families.verified import VERIFIED
-from openclaw_core.models.architecture import FAMILIES, REFUSED
+from openclaw_core.models.architecture import DENSE, FAMILIES, REFUSED
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ def supported() -> list[Support]:
     for model_type, verified in VERIFIED.items():
         family = FAMILIES[model_type]
         kinds = Counter(rule.kind.title for rule in RULES[family])
-        builds = family in TRAINED and model_type == family
+        builds = family in DENSE and model_type == family
         found.append(
             Support(
                 model_type,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from openclaw_core.checkpoint import convert as module
+from openclaw_core.checkpoint import sides
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.checkpoint.dist_writer import Part, write_folder
 from openclaw_core.checkpoint.manifest import carry, read_manifest
@@ -213,7 +213,7 @@ def test_a_tensor_that_differs_after_writing_fails_and_leaves_the_old_one(make_h
     source = make_hf()
     run(source, tmp_path / "td")
     before = sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "td").rglob("*"))
-    honest = module.write_file
+    honest = sides.write_file
 
     def flipping(path, *rest):
         places = honest(path, *rest)
@@ -225,7 +225,7 @@ def test_a_tensor_that_differs_after_writing_fails_and_leaves_the_old_one(make_h
             file.write(bytes([byte[0] ^ 1]))
         return places
 
-    monkeypatch.setattr(module, "write_file", flipping)
+    monkeypatch.setattr(sides, "write_file", flipping)
     with pytest.raises(Findings, match=r"1 of 35 tensors differ(.|\n)*model\.layers\.1\.mlp\.down_proj\.weight"):
         run(source, tmp_path / "td", overwrite=True)
     assert sorted((path.name, path.stat().st_mtime_ns) for path in (tmp_path / "td").rglob("*")) == before

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openclaw_core.checkpoint import kinds
-from openclaw_core.checkpoint.kinds import GatedMlp, PerGroupQkv, Replicated, Vocabulary
+from openclaw_core.checkpoint.kinds import GatedMlp, PerGroupQkv, Replicated, Turned, Vocabulary
 
 small = st.integers(1, 4)
 
@@ -35,16 +35,31 @@ def test_qkv_by_group(groups, per_group, d, width):
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(
     ("kind", "rows", "padded"),
-    [(Replicated(), [7], 0), (PerGroupQkv(), [8, 2, 2], 0), (GatedMlp(), [5, 5], 0), (Vocabulary(), [9], 16)],
+    [
+        (Replicated(), [7], 0),
+        (PerGroupQkv(), [8, 2, 2], 0),
+        (GatedMlp(), [5, 5], 0),
+        (Vocabulary(), [9], 16),
+        (Turned(), [1], 0),
+    ],
 )
 def test_pieces_tile(kind, rows, padded, split, monkeypatch):
     monkeypatch.setattr(kinds, "PIECE_BYTES", 8)
     seen: dict[str, list[int]] = {}
     sources: dict[int, list[int]] = {}
-    for piece in kind.pieces(rows, 2, padded, split):
+    shapes = [(count, 3) for count in rows]
+    for piece in kind.pieces(shapes, 2, padded, split):
         seen.setdefault(piece.suffix, []).extend(range(piece.start, piece.start + piece.rows))
         for index, span in piece.sources:
             sources.setdefault(index, []).extend(range(*(span or (0, rows[index]))))
-    assert sum(map(len, seen.values())) == kind.stored_rows(rows, padded)
+    assert sum(map(len, seen.values())) == kind.stored_shape(shapes, padded)[0]
     assert all(sorted(covered) == list(range(len(covered))) for covered in seen.values())
     assert {index: sorted(covered) for index, covered in sources.items()} == {i: list(range(n)) for i, n in enumerate(rows)}
+
+
+def test_experts_are_turned_and_turned_back():
+    expert = torch.arange(6.0).reshape(1, 2, 3)
+    stored = Turned().pack([expert], SimpleNamespace())
+    assert torch.equal(stored, expert[0].t())
+    assert stored.is_contiguous()
+    assert torch.equal(Turned().unpack(stored, SimpleNamespace())[0], expert)

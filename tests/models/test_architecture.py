@@ -12,10 +12,10 @@ from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import (
     architecture_from_config,
     architecture_from_hf,
-    architecture_from_megatron,
     padded_vocab,
-    rope_places,
 )
+from openclaw_core.models.hf_config import rope_places
+from openclaw_core.models.megatron_arguments import architecture_from_megatron
 
 QWEN3_4B = {
     "model_type": "qwen3",
@@ -86,7 +86,7 @@ def test_a_nested_text_config_is_read():
 def test_an_unknown_type_is_one_line_with_the_supported_list():
     with pytest.raises(UserError) as caught:
         read(model_type="something_new")
-    supported = "deepseek_v3, llama, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_vl"
+    supported = "deepseek_v3, llama, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_vl, qwen3_vl_moe"
     assert str(caught.value) == f"x: model type 'something_new' isn't supported. Supported: {supported}."
 
 

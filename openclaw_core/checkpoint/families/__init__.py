@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from openclaw_core.checkpoint.families import deepseek, dense, moe
 from openclaw_core.checkpoint.mapping import Rule
+from openclaw_core.models.architecture import NESTED
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "qwen3": dense.RULES,
     "qwen2": dense.RULES,
     "llama": dense.RULES,
     "qwen3_moe": moe.QWEN3,
+    "qwen3_vl_moe": moe.QWEN3_VL,
     "qwen2_moe": moe.QWEN2,
     "deepseek_v3": deepseek.RULES,
 }
@@ -18,7 +20,8 @@ EXTRA_STATES: dict[str, tuple[str, ...]] = {
     "qwen2": dense.EXTRA_STATES,
     "llama": dense.EXTRA_STATES,
     "qwen3_moe": moe.EXTRA_STATES,
+    "qwen3_vl_moe": moe.EXTRA_STATES,
     "qwen2_moe": (*moe.EXTRA_STATES, "mlp.shared_experts.linear_fc1", "mlp.shared_experts.linear_fc2"),
     "deepseek_v3": deepseek.EXTRA_STATES,
 }
-CARRIED: dict[str, tuple[str, ...]] = {"qwen3_vl": ("model.visual.*",), "qwen3_vl_text": ("model.visual.*",)}
+CARRIED: dict[str, tuple[str, ...]] = dict.fromkeys(NESTED, ("model.visual.*",))

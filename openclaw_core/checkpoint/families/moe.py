@@ -1,4 +1,5 @@
-"""Mixtures of experts: Qwen3 MoE, and Qwen2 MoE (a shared expert with its gate, biases on q, k, v).
+"""Mixtures of experts: Qwen3 MoE, Qwen3-VL MoE (all experts of a layer in one tensor, transposed), and Qwen2 MoE (a shared
+expert with its gate, biases on q, k, v).
 
 megatron stacks experts on an axis of their own behind the layers, whether it runs them one by one (SequentialMLP) or grouped
 (TEGroupedMLP, GroupedMLP). With Transformer Engine their norm stands apart, as no linear layer follows it; megatron's local
@@ -8,7 +9,7 @@ layers call it by the dense layers' name all the same.
 from __future__ import annotations
 
 from openclaw_core.checkpoint.families import dense
-from openclaw_core.checkpoint.kinds import GatedMlp
+from openclaw_core.checkpoint.kinds import GatedMlp, GatedTurned, Turned
 from openclaw_core.checkpoint.mapping import Rule
 from openclaw_core.models.architecture import Architecture
 
@@ -49,7 +50,7 @@ DENSE_LAYERS = (
         when=lambda arch: bool(arch.dense_layers),
     ),
 )
-EXPERTS = (
+ROUTER = (
     Rule(
         _MEGATRON + "pre_mlp_layernorm.weight",
         {_HF + "post_attention_layernorm.weight": ("h",)},
@@ -57,6 +58,9 @@ EXPERTS = (
         aliases=(_MEGATRON + "mlp.linear_fc1.layer_norm_weight",),
     ),
     Rule(_MEGATRON + "mlp.router.weight", {_HF + "mlp.gate.weight": ("e", "h")}, layers=sparse),
+)
+EXPERTS = (
+    *ROUTER,
     Rule(
         _MEGATRON + "mlp.experts.experts.{expert}.linear_fc1.weight",
         {_HF + f"mlp.experts.{{expert}}.{part}_proj.weight": ("m", "h") for part in ("gate", "up")},
@@ -66,6 +70,21 @@ EXPERTS = (
     Rule(
         _MEGATRON + "mlp.experts.experts.{expert}.linear_fc2.weight",
         {_HF + "mlp.experts.{expert}.down_proj.weight": ("h", "m")},
+        layers=sparse,
+    ),
+)
+FUSED_EXPERTS = (
+    *ROUTER,
+    Rule(
+        _MEGATRON + "mlp.experts.experts.{expert}.linear_fc1.weight",
+        {_HF + "mlp.experts.gate_up_proj": ("e", "h", "2m")},
+        GatedTurned(),
+        layers=sparse,
+    ),
+    Rule(
+        _MEGATRON + "mlp.experts.experts.{expert}.linear_fc2.weight",
+        {_HF + "mlp.experts.down_proj": ("e", "m", "h")},
+        Turned(),
         layers=sparse,
     ),
 )
@@ -91,6 +110,7 @@ def shared(name: str) -> tuple[Rule, ...]:
 
 
 QWEN3 = (*_ATTENTION, *DENSE_LAYERS, *EXPERTS)
+QWEN3_VL = (*_ATTENTION, *DENSE_LAYERS, *FUSED_EXPERTS)
 QWEN2 = (
     *QWEN3,
     *shared("shared_expert"),

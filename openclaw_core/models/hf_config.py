@@ -1,0 +1,123 @@
+"""Fields of a Hugging Face config.json, each read with a finding for what is missing, contradictory or unsupported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from openclaw_core.errors import UserError
+
+Problems = list[tuple[str, str]]
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """config.json of a Hugging Face folder as it stands."""
+    path = Path(folder) / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder} has no config.json.", "Point at a Hugging Face model folder.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} can't be read as JSON: {error}.", "Fetch the model again.") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} doesn't hold a JSON object.", "Fetch the model again.")
+    return config
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a config that describes the language model: text_config where it is nested, with the outer
+    tie_word_embeddings and dtype where the inner part doesn't say."""
+    inner = config.get("text_config")
+    if not isinstance(inner, dict):
+        return config
+    outer = {key: config[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in config}
+    return {**outer, **inner}
+
+
+def rope_places(config: dict[str, Any]) -> dict[str, float]:
+    """Every place of a config that states the rope base, with its value."""
+    text = text_config(config)
+    places: dict[str, Any] = {"rope_theta": text.get("rope_theta")}
+    for key in ("rope_parameters", "rope_scaling"):
+        if isinstance(text.get(key), dict):
+            places[f"{key}.rope_theta"] = text[key].get("rope_theta")
+    return {place: float(value) for place, value in places.items() if isinstance(value, int | float)}
+
+
+def integer(text: dict[str, Any], key: str, problems: Problems) -> int:
+    value = text.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        problems.append((f"{key}={value!r} isn't a positive integer.", "Take the config of the model's release."))
+        return 0
+    return value
+
+
+def number(text: dict[str, Any], key: str, problems: Problems) -> float:
+    value = text.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        problems.append((f"{key}={value!r} isn't a positive number.", "Take the config of the model's release."))
+        return 0.0
+    return float(value)
+
+
+def tied(config: dict[str, Any], text: dict[str, Any], problems: Problems) -> bool:
+    value = text.get("tie_word_embeddings", False)
+    outer = config.get("tie_word_embeddings", value)
+    if not isinstance(value, bool) or outer != value:
+        problems.append(
+            (f"tie_word_embeddings is {outer!r} outside and {value!r} in the text config.", "Make both one true or false.")
+        )
+        return False
+    return value
+
+
+def rope(text: dict[str, Any], problems: Problems) -> tuple[float, dict[str, Any] | None]:
+    """The rope base and the other rope parameters (None for plain rope), from the old and the new place alike."""
+    places = rope_places(text)
+    if len(set(places.values())) > 1:
+        problems.append(
+            (
+                f"The rope base differs: {', '.join(f'{k}={v:g}' for k, v in places.items())}.",
+                "Keep the one the model was trained with.",
+            )
+        )
+    if not places:
+        problems.append(
+            (
+                "No rope base: neither rope_theta nor rope_parameters.rope_theta is given.",
+                "Add the one the model was trained with.",
+            )
+        )
+    base = next(iter(places.values()), 0.0)
+    blocks = [text[key] for key in ("rope_parameters", "rope_scaling") if isinstance(text.get(key), dict)]
+    if any(
+        "rope_type" not in block and "type" not in block and any(isinstance(v, dict) for v in block.values()) for block in blocks
+    ):
+        problems.append(("rope_parameters holds one set per layer type.", "Models whose layers differ in rope aren't supported."))
+        return base, None
+    scaling: dict[str, Any] = {}
+    for block in blocks:
+        scaling.update({k: v for k, v in block.items() if k not in ("rope_theta", "type", "rope_type") and v is not None})
+        scaling["rope_type"] = block.get("rope_type") or block.get("type") or "default"
+    if scaling.get("rope_type", "default") == "default":
+        return base, None
+    return base, scaling
+
+
+def refuse_unsupported(text: dict[str, Any], family: str, problems: Problems) -> None:
+    if text.get("use_sliding_window"):
+        problems.append(("use_sliding_window=true: attention windows aren't supported.", "Use a model with full attention."))
+    for key in ("attention_bias", "mlp_bias"):
+        if text.get(key) and not (family in ("qwen2", "qwen2_moe") and key == "attention_bias"):
+            problems.append((f"{key}=true: {family} models with these biases aren't supported.", "Use a release without them."))
+    activation = text.get("hidden_act", "silu")
+    if activation != "silu":
+        problems.append((f"hidden_act={activation!r}, but {family} models use silu.", "Check the config."))
+    quantised = text.get("quantization_config") or {}
+    if quantised and not (quantised.get("quant_method") == "fp8" and quantised.get("weight_block_size")):
+        method = quantised.get("quant_method", "?")
+        problems.append((f"The weights are quantised ({method}).", "Use the bf16 release, or one in FP8 blocks."))
+    partial = text.get("partial_rotary_factor", 1.0)
+    if partial not in (None, 1, 1.0):
+        problems.append((f"partial_rotary_factor={partial}: rope on a part of the head isn't supported.", "Use another model."))
