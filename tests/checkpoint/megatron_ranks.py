@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
-import torch.distributed as dist
 
 from openclaw_core.models.architecture import architecture_from_hf
 from openclaw_core.models.megatron import parallel
@@ -14,6 +15,7 @@ from openclaw_core.models.megatron.builder import build_model, transformer_confi
 from openclaw_core.models.megatron.packing import SequenceIds, make_pack
 from openclaw_core.models.megatron.parallel import ParallelSizes
 
+stored = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("stored.py"))))
 LAYOUTS = {"one": ParallelSizes(), "tp2": ParallelSizes(tensor=2), "pp2": ParallelSizes(pipeline=2)}
 
 
@@ -26,36 +28,16 @@ def load_and_save(rank: int, ranks: int, folder: Path, meet) -> None:
         for kind in json.loads((folder / "kinds.json").read_text()):
             arch = architecture_from_hf(folder / kind)
             model = build_model(arch, sizes, torch.float32, device=device, trainable=False, random_weights=True)
-            load(model, folder / f"{kind}.td" / "release")
-            if sizes.pipeline == 1:
-                pack = make_pack([SequenceIds(tuple(range(5, 6)), tuple(range(6, 25)))], device, multiple=1)
-                with torch.no_grad():
-                    torch.save(model(pack), folder / f"{kind}.{name}.{rank}.pt")
-            save(model, folder / f"{kind}.{name}.saved", {})
-            save(model, folder / f"{kind}.{name}.split", {"singleton_local_shards": True})
+            stored.load(model, folder / f"{kind}.td" / "release")
+            pack = make_pack([SequenceIds(tuple(range(5, 6)), tuple(range(6, 25)))], device, multiple=1)
+            stored.run(
+                model, lambda model=model, pack=pack: model(pack), len(pack.input_ids), folder / f"{kind}.{name}.{rank}.pt"
+            )
+            stored.save(model, folder / f"{kind}.{name}.saved", {})
+            stored.save(model, folder / f"{kind}.{name}.split", {"singleton_local_shards": True})
             if name == "one":
-                load(plain(arch, sizes), folder / f"{kind}.td" / "release")
+                stored.load(plain(arch, sizes), folder / f"{kind}.td" / "release")
         parallel.stop()
-
-
-def load(model, folder: Path) -> None:
-    """Every key that the model asks for must be there, extra states included."""
-    from megatron.core import dist_checkpointing
-
-    state = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(folder), strict="raise_unexpected")
-    missing, unexpected = model.load_state_dict(state["model"], strict=False)
-    assert not unexpected, unexpected
-    assert not [key for key in missing if "_extra_state" not in key], missing
-
-
-def save(model, folder: Path, metadata: dict) -> None:
-    from megatron.core import dist_checkpointing
-
-    if dist.get_rank() == 0:
-        folder.mkdir()
-    dist.barrier()
-    dist_checkpointing.save({"model": model.sharded_state_dict(metadata=metadata or None), "iteration": 7}, str(folder))
-    dist.barrier()
 
 
 def plain(arch, sizes: ParallelSizes):
