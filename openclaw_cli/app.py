@@ -6,11 +6,12 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from . import errors, output
 
@@ -28,7 +29,29 @@ Environment:
   NO_COLOR=1                    no colours
 """
 
+
+class Program(TyperGroup):
+    """All commands. Wrong usage found while the arguments are parsed is told as every other error is."""
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **settings: Any) -> Any:
+        """Runs the command that args (else the command line) name, and exits; more and settings are Typer's own."""
+        given = list(sys.argv[1:] if args is None else args)
+        output.use("json" if asks_for_json(given) else "human")
+        try:
+            code = super().main(args, *more, **settings | {"standalone_mode": False})
+        except (Exception, KeyboardInterrupt) as error:
+            code = errors.report(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Whether --json is among the arguments, also where they can't be parsed."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return "--json" in arguments[:end]
+
+
 app = typer.Typer(
+    cls=Program,
     help="Train a model from live conversations: hybrid GRPO and multi-candidate top-K on-policy distillation.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -138,7 +161,4 @@ def main() -> None:
         # Python has none where the shell closed it; what is written there is nobody's.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open as long as the program
-    try:
-        app()
-    except (Exception, KeyboardInterrupt) as error:
-        sys.exit(errors.report(error))
+    app()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from typing import Any
 
-from openclaw_core.errors import UserError
+import typer
+
+from openclaw_core.errors import UsageError, UserError
 
 from .output import active
 
 INTERRUPTED = 130
+_PARSING = typer.BadParameter.__mro__[1]  # what all errors of the parser are; Typer gives it no public name
 
 
 def debugging() -> bool:
@@ -28,8 +32,25 @@ def report(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         active().note("Interrupted.")
         return INTERRUPTED
-    active().error(as_user_error(error))
-    return 1
+    if _asks_for_nothing(error) and not active().json:
+        error.show()  # type: ignore[attr-defined]
+        return 2
+    told = as_user_error(error)
+    active().error(told)
+    return told.exit_code
+
+
+def _wrong_usage(error: Any) -> UsageError:
+    """What the parser of the command line says, without the usage that it would print before."""
+    path = error.ctx.command_path if error.ctx is not None else "openclaw"
+    said = "Missing command." if _asks_for_nothing(error) else " ".join(error.format_message().split())
+    said = said.replace(": Value error, ", ": ")
+    return UsageError(said if said.endswith((".", "?", "!")) else f"{said}.", f"`{path} --help` tells what it takes.")
+
+
+def _asks_for_nothing(error: BaseException) -> bool:
+    """Whether no command was given: people are shown what there is."""
+    return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def _has_working_folder() -> bool:
@@ -41,7 +62,10 @@ def _has_working_folder() -> bool:
 
 
 def as_user_error(error: BaseException) -> UserError:
-    """An unforeseen failure in a sentence: the system's own words where they name the file, else a pointer to the trace."""
+    """Wrong usage in our own form, and an unforeseen failure in a sentence: the system's own words where they name the file,
+    else a pointer to the trace."""
+    if isinstance(error, _PARSING):
+        return _wrong_usage(error)
     if isinstance(error, OSError) and error.strerror:
         if isinstance(error, FileNotFoundError) and not error.filename and not _has_working_folder():
             return UserError("The folder that this was started in is gone.", "Start it in one that exists.")

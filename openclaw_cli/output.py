@@ -1,7 +1,7 @@
 """The one way to say something: data to stdout, everything else to stderr, in one of three modes.
 
 human  data as tables and text, notes, warnings, progress bars on a terminal
-json   data as one JSON document; warnings and errors as text on stderr
+json   data, or an error in its place, as one JSON document; warnings and errors as text on stderr
 quiet  only the shortest form of the data, and errors
 """
 
@@ -48,6 +48,7 @@ class Output:
 
     def __init__(self, mode: Mode = "human") -> None:
         self.mode: Mode = mode
+        self._has_said = False
 
     @property
     def human(self) -> bool:
@@ -75,7 +76,8 @@ class Output:
         human: RenderableType | Callable[[Console], None] | Iterable[RenderableType] | None = None,
         quiet: str | Iterable[str] | None = None,
     ) -> None:
-        """The result: value as JSON, human as a text, a renderable, several, or a function of the console; quiet as lines."""
+        """The one result: value as JSON, human as a text, a renderable, several, or a function of the console; quiet as lines."""
+        self._has_said = True
         if self.json:
             sys.stdout.write(to_json(value))
         elif self.quiet:
@@ -109,18 +111,16 @@ class Output:
             self._say(f"warning: {what} {remedy}".rstrip(), "yellow")
 
     def error(self, error: UserError | str) -> None:
-        """One sentence and its remedy; as a JSON object where the data would have been JSON."""
-        findings = getattr(error, "findings", None)
-        what, remedy = getattr(error, "what", str(error)), getattr(error, "remedy", "")
-        if self.json:
-            body: dict[str, Any] = {"error": what, "remedy": remedy}
+        """One sentence and its remedy on stderr; with json also as an object on stdout, unless data stands there already."""
+        if self.json and not self._has_said:
+            findings = getattr(error, "findings", None)
+            body: dict[str, Any] = {"error": getattr(error, "what", str(error)), "remedy": getattr(error, "remedy", "")}
             if findings is not None:
                 body["findings"] = [{"what": one, "remedy": other} for one, other in findings]
             if getattr(error, "nearest", None):
                 body["nearest"] = error.nearest  # type: ignore[union-attr]
-            sys.stderr.write(json.dumps(body, ensure_ascii=False) + "\n")
-        else:
-            self._say(f"error: {error}", "red")
+            self.data(body)
+        self._say(f"error: {error}", "red")
         sys.stderr.flush()
 
     def _say(self, text: str, style: str = "") -> None:
@@ -225,5 +225,5 @@ def active() -> Output:
 
 def use(mode: Mode) -> Output:
     """Sets the mode for the command that is about to run."""
-    _active.mode = mode
+    _active.mode, _active._has_said = mode, False
     return _active

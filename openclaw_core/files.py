@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole."""
+"""Paths that users name, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,37 @@ import errno
 import os
 import tempfile
 from pathlib import Path
+from typing import Literal
+
+from .errors import UsageError
+
+
+def check_path(path: str | Path, what: str, kind: Literal["file", "folder"] = "folder") -> None:
+    """Raises UsageError where path, given by the user as what, isn't there or is no such thing.
+
+    What lies in it is for its reader to judge. Imports nothing, so that a wrong path is told at once.
+    """
+    place = Path(path).expanduser()
+    try:
+        found = "folder" if place.is_dir() else "file" if place.exists() else None
+    except OSError as error:
+        raise UsageError(f"{what} {shown(path)} can't be looked at: {_why(error)}.", "Check the path.") from None
+    if found is None:
+        from_hub = kind == "folder" and str(path).count("/") == 1 and not str(path).startswith((".", "/", "~"))
+        remedy = "Download it first: `hf download ORG/MODEL --local-dir FOLDER`." if from_hub else "Check the path."
+        raise UsageError(f"{what} {shown(path)} doesn't exist.", remedy)
+    if found != kind:
+        raise UsageError(f"{what} {shown(path)} is a {found}.", f"Name a {kind}.")
+
+
+def shown(path: str | Path, most: int = 200) -> str:
+    """A path in a sentence: control characters escaped, the middle of a very long one left out."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in str(path))
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
+
+
+def _why(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

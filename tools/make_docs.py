@@ -36,7 +36,11 @@ def cli_page() -> str:
         "Data goes to stdout, everything else to stderr. `--json` and `--quiet` may stand before or after the command.",
         "`openclaw-rl` and `python -m openclaw_cli` are the same program, for machines where another one is called `openclaw`.\n",
         "| exit code | means |\n| --- | --- |\n| 0 | done |\n| 1 | findings, or something failed |",
-        "| 2 | wrong flags, keys or values: nothing was started |\n| 130 | interrupted |\n",
+        "| 2 | wrong flags, keys or values, or a path that isn't there: nothing was started |\n| 130 | interrupted |\n",
+        "A path given to a command that isn't there, or is a file where a folder is meant (or the reverse), is wrong usage: 2.",
+        "What lies there and isn't what it should be, and what can't be read or written, is a finding or a failure: 1.",
+        "An error is one sentence on stderr. With `--json` it is also the one document on stdout, with the keys `error`,",
+        "`remedy` and, where there are several, `findings`; a command that finds something prints its result as ever.\n",
         "`openclaw --install-completion` completes commands, profiles, run folders and configuration keys in the shell.\n",
         section(2),
     ]

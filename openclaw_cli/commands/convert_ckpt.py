@@ -79,6 +79,8 @@ def convert_ckpt(
     mode = "none" if no_verify else verify
     if source is None or (target is None and not verify_only):
         raise UsageError("SRC and DST are needed.", "openclaw convert-ckpt SRC DST; --verify-only takes DST alone too.")
+    _check_paths(source, hf_config)
+    pairs = _pairs(expect or [])
     if verify_only:
         origin, made = (source, target) if target is not None else (None, source)
         _verify_only(origin, made, hf_config, tp, tuple(allow or ()), logits=mode == "logits")
@@ -97,7 +99,7 @@ def convert_ckpt(
         tp=tp,
         dtype=dtype,
         allow=tuple(allow or ()),
-        expect=_pairs(expect or []),
+        expect=pairs,
     )
     if mode == "logits":
         from openclaw_core.checkpoint.logits import check_buildable, check_memory
@@ -123,6 +125,16 @@ def convert_ckpt(
         done = convert(plan, overwrite=overwrite, verify=mode != "none", progress=bars.show, last_check=last_check)
     human = [*([text.checks_table(done.checks)] if done.checks else []), *_shown(report), text.summary(done)]
     out.data({**text.result_json(done), "logits": report}, human=human, quiet=str(plan.target))
+
+
+def _check_paths(source: str, hf_config: str | None) -> None:
+    """A wrong path is told before torch is imported."""
+    from openclaw_core.config.sources import packaged
+    from openclaw_core.files import check_path
+
+    check_path(packaged(source), "SRC")
+    if hf_config is not None:
+        check_path(packaged(hf_config), "--hf-config")
 
 
 def _list() -> None:

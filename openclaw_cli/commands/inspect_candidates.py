@@ -110,8 +110,11 @@ def _open(run: str, tokenizer: Path | None) -> tuple[DumpReader, TokenTexts]:
     from openclaw_core.dumps.reader import DumpReader
     from openclaw_core.dumps.tokens import TokenTexts
     from openclaw_core.errors import UserError
+    from openclaw_core.files import check_path
     from openclaw_core.run.runfolder import RunFolder, open_run
 
+    if tokenizer is not None:
+        check_path(tokenizer, "--tokenizer", "folder" if tokenizer.is_dir() else "file")
     path = Path(run)
     bare = path.is_dir() and not (path / "run.json").is_file()
     folder = RunFolder(path) if bare else open_run(run)

@@ -61,7 +61,7 @@ def validate(
     """Check a student against a teacher: architecture from each checkpoint itself, tokens, template, vocabulary, context."""
     from openclaw_core.config.sources import packaged
     from openclaw_core.errors import UsageError
-    from openclaw_core.teacher import compat
+    from openclaw_core.files import check_path
 
     config = _config(profile)
     if config is not None:
@@ -71,6 +71,12 @@ def validate(
         raise UsageError("There is no student to check.", "Give --student FOLDER, or a --profile that names one.")
     if teacher is None:
         teacher, teacher_hf = student, student_hf
+    given = {"student": student, "teacher": teacher, "folder --student-hf": student_hf, "folder --teacher-hf": teacher_hf}
+    for what, path in given.items():
+        if path is not None:
+            check_path(packaged(path), f"The {what}")
+    from openclaw_core.teacher import compat
+
     report = compat.validate(
         packaged(student), packaged(teacher), _use(config, deep), student_hf=student_hf, teacher_hf=teacher_hf
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from openclaw_core.config.load import Resolved, load_profile
 from openclaw_core.config.sources import profile_names
 from openclaw_core.config.yaml_text import shown
-from openclaw_core.errors import UsageError, UsageFindings
+from openclaw_core.errors import UsageError, UsageFindings, UserError
 
 from .runfolder import open_run
 
@@ -39,7 +39,7 @@ def resolve_run(
 def _resumed(resume: str, overrides: Sequence[str], env: Mapping[str, str]) -> tuple[Resolved, Path]:
     run = open_run(resume)
     if not run.config.is_file():
-        raise UsageError(f"The run {run.path} has no config.yaml, so it can't go on.", "Start a new run.")
+        raise UserError(f"The run {run.path} has no config.yaml, so it can't go on.", "Start a new run.")
     before = load_profile(run.config, (), {}, check=False).values()
     resolved = replace(load_profile(run.config, overrides, env, check=False), profile=run.name)
     changed = [key for key, value in resolved.values().items() if _fixed(key) and before.get(key) != value]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError, UserError
-from ..files import write_atomic
+from ..files import shown, write_atomic
 from ..track.jsonl import dumps
 from .processes import ProcessRecord
 
@@ -242,22 +242,35 @@ def list_runs(root: Path) -> list[RunFolder]:
 
 
 def open_run(run: str | Path, root: Path = Path("runs")) -> RunFolder:
-    """The run at a path, or of that name under root; "latest" is the newest. Raises UsageError naming the nearest run."""
+    """The run at a path, or of that name under root; "latest" is the newest.
+
+    Raises UsageError naming the nearest run where there is none, and UserError where the folder holds none.
+    """
     text = str(run)
+    try:
+        return _find_run(text, root)
+    except OSError as error:
+        raise UsageError(f"The run {shown(text)} can't be looked at: {error.strerror}.", "Check the path.") from None
+
+
+def _find_run(text: str, root: Path) -> RunFolder:
     if text == "latest":
         runs = list_runs(root)
         if not runs:
             raise UsageError(f"There is no run in {root}.", "Start one with `openclaw train`, or give the folder of a run.")
         return runs[0]
-    for path in (Path(run), root / text if _NAME.fullmatch(text) else Path(run)):
+    given = Path(text)
+    for path in (given, root / text if _NAME.fullmatch(text) else given):
         if (path / "run.json").is_file():
             return RunFolder(path.resolve())
-    if Path(run).is_dir():
-        raise UsageError(f"{text} is not a run folder: it has no run.json.", "Give the folder of a run.")
+    if given.is_dir():
+        raise UserError(f"{text} is not a run folder: it has no run.json.", "Give the folder of a run.")
+    if given.exists():
+        raise UsageError(f"The run {shown(text)} is a file.", "Give the folder of a run.")
     names = [item.name for item in list_runs(root)]
-    near = difflib.get_close_matches(Path(text).name, names, n=1)
+    near = difflib.get_close_matches(given.name, names, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"Runs in {root}: {', '.join(names[:5]) or 'none'}."
-    raise UsageError(f"There is no run {text}.", hint)
+    raise UsageError(f"There is no run {shown(text)}.", hint)
 
 
 _NUMBER = (int, float)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -30,12 +28,10 @@ def standard(value: Any) -> Any:
     """value as standard JSON can hold it: non-finite numbers become None, arrays and numpy scalars plain Python."""
     if isinstance(value, dict):
         return {str(key): standard(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return standard(value.tolist())
     if isinstance(value, (list, tuple)):
         return [standard(item) for item in value]
-    if isinstance(value, np.generic):
-        return standard(value.item())
+    if hasattr(value, "tolist"):
+        return standard(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

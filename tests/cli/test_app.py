@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from openclaw_cli.app import app
 
 PROGRAM = [sys.executable, "-m", "openclaw_cli"]
 HEAVY = {"torch", "ray", "transformers", "megatron", "numpy", "pydantic"}
@@ -83,9 +86,107 @@ def test_version() -> None:
 def test_errors_are_json_where_data_is() -> None:
     done = run("train", "-p", "qwen3-4b-topk", "--set", "partition.actor.devices=6", "--dry-run", "--json")
     assert done.returncode == 2
-    body = json.loads(done.stderr.splitlines()[-1])
+    body = json.loads(done.stdout)
     assert body["nearest"] == {"partition.actor.devices": 4}
     assert body["findings"][-1]["remedy"] == "--set partition.actor.devices=4"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--json", "train", "--nope"], "No such option: --nope"),
+        (["train", "--nope", "--json"], "No such option: --nope"),
+        (["nope", "--json"], "No such command 'nope'"),
+        (["profiles", "--json"], "Missing command"),
+        (["--json"], "Missing command"),
+        (["inspect-candidates", "--json"], "Missing argument 'RUN'"),
+        (["--json", "status", "--stall-after", "x"], "Invalid value for '--stall-after'"),
+        (["--json", "inspect-candidates", "r", "--kind", "gold"], "'gold' is not one of"),
+        (["--json", "train", "-p"], "requires an argument"),
+        (["--json", "--quiet", "train"], "exclude each other"),
+        (["--json", "train", "-p", "nope"], "There is no profile 'nope'"),
+    ],
+)
+def test_wrong_usage_is_json_too(args: list[str], says: str) -> None:
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 2
+    body = json.loads(done.stdout)
+    assert says in body["error"]
+    assert body["remedy"]
+    assert done.stderr == f"error: {body['error']} {body['remedy']}\n"
+
+
+@pytest.mark.parametrize("args", [["train", "--nope"], ["nope"], ["status", "--stall-after", "x"], ["profiles", "show"]])
+def test_wrong_usage_is_one_sentence(args: list[str]) -> None:
+    done = CliRunner().invoke(app, args)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: ")
+
+
+STUDENT = "package:tiny-qwen3"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["train", "-p", "PATH.yaml"],
+        ["train", "--resume", "PATH"],
+        ["serve", "-p", "PATH.yaml"],
+        ["status", "PATH"],
+        ["inspect-candidates", "PATH"],
+        ["validate", "--student", "PATH"],
+        ["validate", "--student", STUDENT, "--teacher", "PATH"],
+        ["validate", "--student", STUDENT, "--student-hf", "PATH"],
+        ["validate", "--profile", "PATH.yaml"],
+        ["convert-ckpt", "PATH", "made"],
+        ["convert-ckpt", STUDENT, "made", "--hf-config", "PATH"],
+        ["convert-ckpt", "PATH", "--verify-only"],
+        ["profiles", "show", "PATH.yaml"],
+        ["profiles", "diff", "tiny-cpu", "PATH.yaml"],
+    ],
+)
+def test_a_path_that_is_not_there_is_wrong_usage(args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder.yaml").mkdir()
+    for path, profile in (("none", "none.yaml"), ("file", "folder.yaml")):
+        given = [arg.replace("PATH.yaml", profile).replace("PATH", path) for arg in args]
+        done = CliRunner().invoke(app, given)
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.yaml"]
+
+
+@pytest.mark.parametrize(
+    "args", [["train", "--resume", "."], ["status", "."], ["inspect-candidates", "."], ["convert-ckpt", ".", "x"]]
+)
+def test_what_lies_at_a_path_is_a_finding(args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, args)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["validate"],
+        ["validate", "--student", "/nowhere"],
+        ["validate", "--profile", "nope"],
+        ["convert-ckpt", "/nowhere", "x"],
+        ["convert-ckpt", STUDENT, "x", "--expect", "layers"],
+        ["train", "--profile", "tiny-cpu", "--set", "student.hf=/nowhere"],
+        ["train", "--resume", "/nowhere"],
+        ["train", "--profile", "tiny-cpu", "--run-folder", "/proc/x"],
+        ["serve", "--profile", "tiny-cpu", "--set", "student.hf=/nowhere"],
+    ],
+)
+def test_a_refusal_imports_nothing_heavy(args: list[str]) -> None:
+    program = (
+        "import sys\nfrom openclaw_cli.app import app\n"
+        "try:\n    app(sys.argv[1:])\nexcept SystemExit as end:\n    code = end.code\n"
+        "print(code, *sorted({'torch', 'megatron', 'ray', 'transformers'} & {n.partition('.')[0] for n in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, check=False)
+    assert done.stdout.split() in (["1"], ["2"]), done.stderr
 
 
 def test_debug_adds_the_traceback() -> None:

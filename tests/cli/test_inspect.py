@@ -133,7 +133,7 @@ def test_quiet_gives_names_alone(run):
         (["--sample", "1a", "--position", 500], 2, "has no position 500"),
         (["--kind", "gold"], 2, "kind"),
         (["--html", "page.html"], 2, "needs a step"),
-        (["--step", 1, "--tokenizer", "/nowhere"], 1, "cannot be read"),
+        (["--step", 1, "--tokenizer", "/nowhere"], 2, "--tokenizer /nowhere doesn't exist"),
     ],
 )
 def test_wrong_questions_end_with_a_sentence(run, args, code, says):

@@ -121,7 +121,7 @@ def test_runs_are_found_by_path_name_and_latest(tmp_path):
     assert [run.name for run in list_runs(tmp_path)] == ["second", "first"]
     with pytest.raises(UsageError, match="Did you mean second"):
         open_run("secnod", tmp_path)
-    with pytest.raises(UsageError, match=r"no run\.json"):
+    with pytest.raises(UserError, match=r"no run\.json"):
         open_run(tmp_path)
     with pytest.raises(UsageError, match="There is no run in"):
         open_run("latest", tmp_path / "empty")

@@ -221,8 +221,12 @@ def test_the_command(make):
     assert json.loads(good.stdout)["state"] == "ok"
     shutil.rmtree(teacher)
     bad = CliRunner().invoke(app, call)
+    assert bad.exit_code == 2
+    assert "doesn't exist" in bad.stderr
+    teacher.mkdir()
+    bad = CliRunner().invoke(app, call)
     assert bad.exit_code == 1
-    assert "doesn't exist" in bad.stdout
+    assert "holds no checkpoint" in bad.stdout
     none = CliRunner().invoke(app, ["validate"])
     assert none.exit_code == 2
     assert none.stderr.startswith("error: There is no student")
