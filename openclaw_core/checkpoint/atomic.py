@@ -60,7 +60,10 @@ def new_folder(
 def _lock(target: Path) -> Iterator[None]:
     """Holds target's lock file; raises UserError when another process does."""
     path = target.with_name(f".{target.name}{LOCK}")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UserError(f"{target} can't be made: {error.strerror}.", "Choose a place you can write to.") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not path.exists() or path.stat().st_ino != os.fstat(handle).st_ino:

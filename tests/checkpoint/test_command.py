@@ -40,7 +40,9 @@ def test_a_dry_run_writes_nothing(make_hf, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["nowhere", "x"], 1, "error: nowhere doesn't exist. Check the path."),
+        (["nowhere", "x"], 2, "error: SRC nowhere doesn't exist. Check the path."),
+        (["org/model", "x"], 2, "Download it first: `hf download"),
+        (["hf", "/proc/x"], 1, "error: /proc/x can't be made: "),
         (["hf", "x", "--expect", "layers"], 2, "error: --expect 'layers' isn't FIELD=VALUE. Write it as"),
         (["hf", "x", "--tp", "0"], 2, "error: Tensor-parallel size 0"),
         (["hf", "hf/x"], 2, "lie in each other"),
