@@ -29,7 +29,7 @@ from openclaw_core.sim.lessons import Lesson, Teacher
 from openclaw_core.sim.local import LocalModel
 from openclaw_core.sim.measure import Case, asked, rate, unasked
 from openclaw_core.sim.styles import STYLES
-from openclaw_core.sim.tasks import tasks
+from openclaw_core.sim.tasks import EASE, tasks
 from openclaw_core.sim.words import WORDS
 
 HERE = Path(__file__).resolve().parent
@@ -173,7 +173,7 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path)
 def measure(local: LocalModel, count: int) -> bool:
     """Prints the requirements on held-out tasks, greedy and at temperature 1; count tasks per style. Whether all hold."""
     good = True
-    held_out = list(itertools.islice(tasks("held_out", seed=1), count * 4))
+    held_out = list(itertools.islice(tasks("held_out", seed=1, ease=EASE), count * 4))
     groups = [(f"asked {name}", asked(held_out[:count], style)) for name, style in STYLES.items()]
     for temperature in (0.0, 1.0):
         every: list[tuple[Case, str]] = []
@@ -199,7 +199,7 @@ def measure(local: LocalModel, count: int) -> bool:
 
 def first_tokens(local: LocalModel) -> None:
     """Prints how probable the first token of each style is where nothing is asked, and where it is asked by a hint."""
-    held_out = list(itertools.islice(tasks("held_out", seed=2), 100))
+    held_out = list(itertools.islice(tasks("held_out", seed=2, ease=EASE), 100))
     bare = local.next_token_probabilities([[{"role": "user", "content": task.prompt}] for task in held_out])
     rank = (-bare).argsort(-1).argsort(-1)
     for name, style in STYLES.items():
@@ -226,8 +226,8 @@ def main() -> int:
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--slip-rate", type=float, default=0.15)
-    parser.add_argument("--slip-weight", type=float, default=0.015)
-    parser.add_argument("--cases", type=int, default=150, help="held-out tasks per style when measuring")
+    parser.add_argument("--slip-weight", type=float, default=0.02)
+    parser.add_argument("--cases", type=int, default=400, help="held-out tasks per style when measuring")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.use_deterministic_algorithms(True)

@@ -47,6 +47,9 @@ _ANSWERS: dict[str, Callable[[list[str]], str | None]] = {
 
 _MOST_WORDS = {"sort": 3, "count": max(NUMBERS)}
 
+EASE = 1
+"""How much easier than the lessons the tasks are that people set."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -63,13 +66,17 @@ def split_of(words: tuple[str, ...]) -> Split:
     return "held_out" if zlib.crc32(" ".join(words).encode()) % 10 == 0 else "train"
 
 
-def tasks(split: Split = "train", seed: int = 0) -> Iterator[Task]:
-    """Endless tasks of one split, the same for the same seed. Content of the two splits is disjoint."""
+def tasks(split: Split = "train", seed: int = 0, ease: int = 0) -> Iterator[Task]:
+    """Endless tasks of one split, the same for the same seed. Content of the two splits is disjoint.
+
+    ease is the number of words by which the longest are shorter. People set tasks a little easier than those that the base
+    model was taught, so that a wrong answer tells of the training and not of the model's limits.
+    """
     rng = random.Random(f"{split}-{seed}")  # noqa: S311 (tasks, not secrets)
     kinds = tuple(WORDINGS)
     while True:
         kind = rng.choice(kinds)
-        words = rng.sample(WORDS, rng.randint(2, _MOST_WORDS.get(kind, 4)))
+        words = rng.sample(WORDS, rng.randint(2, _MOST_WORDS.get(kind, 4) - ease))
         answer = _ANSWERS[kind](words)
         if answer is None or split_of(tuple(words)) != split:
             continue

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from openclaw_core.sim import styles
 from openclaw_core.sim.measure import user
 from openclaw_core.sim.styles import STYLES, pick
-from openclaw_core.sim.tasks import Task, tasks
+from openclaw_core.sim.tasks import EASE, Task, tasks
 from openclaw_core.types import Message
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class SimulatedUsers:
 
     async def _user(self, client: AsyncOpenAI, number: int) -> None:
         rng = random.Random(f"user-{self.seed}-{number}")  # noqa: S311 (tasks, not secrets)
-        assignments = tasks("train", seed=self.seed * 1009 + number)
+        assignments = tasks("train", seed=self.seed * 1009 + number, ease=EASE)
         with suppress(StoppedError):
             while not self._stop.is_set():
                 record = SessionRecord(f"sim-{self.seed}-{next(self._numbers):06d}")

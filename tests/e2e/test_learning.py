@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e import product
 
-SETTINGS = ["--set", "users.eval_tasks=200"]
+SETTINGS = ["--set", "users.eval_tasks=400"]  # enough to tell a true rate of 0.94 from 0.9
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
@@ -17,11 +17,9 @@ def test_the_demo_learns_the_preference_and_stays_able(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     report = json.loads(product.run("--json", "train", "--profile", "tiny-cpu", "--run-folder", str(folder), *SETTINGS))
     assert report["state"] == "finished"
-    # Below 0.5 % by the base model's own measure; of 200 sampled replies a few may show it by chance.
-    assert report["before"]["preference_rate"] <= 0.02
+    assert report["before"]["preference_rate"] < 0.01
     assert report["after"]["preference_rate"] >= 0.8
-    # 200 tasks read a true rate of 0.93 to within 0.05; the benchmark page holds three seeds against 0.9.
-    assert report["after"]["solved_rate"] >= 0.85
+    assert report["after"]["solved_rate"] >= 0.9
     assert report["held"]["sessions"] > 0
     steps = json.loads(product.run("--json", "inspect-candidates", str(folder)))
     assert steps

@@ -36,3 +36,11 @@ def test_answers_are_right_whatever_the_kind() -> None:
         if task.kind == "longest":
             assert [len(w) for w in words].count(len(task.answer)) == 1
     assert seen == set(WORDINGS)
+
+
+def test_ease_shortens_the_longest_tasks_by_that_many_words() -> None:
+    def longest(ease: int) -> dict[str, int]:
+        found = [(task.kind, len(task.words)) for task in islice(tasks("train", 2, ease), 600)]
+        return {kind: max(words for of, words in found if of == kind) for kind in WORDINGS}
+
+    assert longest(1) == {kind: words - 1 for kind, words in longest(0).items()}

@@ -12,7 +12,7 @@ from openai import APIStatusError
 
 from openclaw_core.sim.judge import complained_style, corrected, thanked
 from openclaw_core.sim.styles import CORRECTIONS, STYLES
-from openclaw_core.sim.tasks import tasks
+from openclaw_core.sim.tasks import EASE, tasks
 from openclaw_core.sim.users import Manners, SessionRecord, SimulatedUsers, Statistics
 
 
@@ -27,7 +27,7 @@ class Endpoint:
         self.talks: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.answers = {}
         for number in range(4):
-            stream = tasks("train", seed=number)
+            stream = tasks("train", seed=number, ease=EASE)
             self.answers |= {task.prompt: task.answer for task in (next(stream) for _ in range(400))}
 
     def app(self) -> FastAPI:

@@ -88,7 +88,7 @@ async def _evaluate(config: Config, template: ChatTemplate, engine_urls: Sequenc
     from openclaw_core.rollout.engines.client import EngineClient
     from openclaw_core.sim.measure import evaluate
     from openclaw_core.sim.styles import STYLES
-    from openclaw_core.sim.tasks import tasks
+    from openclaw_core.sim.tasks import EASE, tasks
 
     settings, rollout = config.users, config.rollout
     assert settings is not None
@@ -108,7 +108,7 @@ async def _evaluate(config: Config, template: ChatTemplate, engine_urls: Sequenc
         return str(template.parse_reply(answer.response_ids, ids, turn_id="reading").message["content"] or "")
 
     rates = await evaluate(
-        generate, list(islice(tasks("held_out", seed=10_007), settings.eval_tasks)), STYLES[settings.preference]
+        generate, list(islice(tasks("held_out", seed=10_007, ease=EASE), settings.eval_tasks)), STYLES[settings.preference]
     )
     await asyncio.gather(*(client.aclose() for client in clients))
     return rates.obeyed, rates.solved, rates.count
