@@ -17,8 +17,8 @@ pytestmark = [
 ]
 # The interpreter cuts digits off where a GPU rounds to bfloat16.
 DTYPES = [torch.float32, torch.bfloat16, torch.float16] if CUDA else [torch.float32, torch.float16]
-# A rounding that falls the other way, at the place of the largest value.
-TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+# A rounding that falls the other way, at the place of the largest value; products and sums in one step in float32.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Pack, float], torch
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, scale: float) -> torch.Tensor:
     """q [T, H, d], k and v [T, G, d] -> [T, H, d]; every row sees its own sequence up to itself."""
-    flash = _VARLEN if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) else None
+    flash = varlen() if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) else None
     if flash is not None and (pack.shared is None or counts_from_the_end(flash, q.device, q.dtype)):
         return flash(q, k, v, pack, scale)
     return attend_each(q, k, v, pack, scale)
@@ -44,6 +44,8 @@ def attend_each(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, s
 def _keys(k: torch.Tensor, v: torch.Tensor, pack: Pack) -> tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]:
     if pack.shared is None:
         return k, v, pack.lengths
+    if pack.shared.rows is None:
+        return k, v, pack.shared.lengths
     if pack.shared.group is not None:
         k, v = gather_from_sequence_parallel_region(torch.stack((k, v), dim=1), group=pack.shared.group).unbind(1)
     return k.index_select(0, pack.shared.rows), v.index_select(0, pack.shared.rows), pack.shared.lengths
@@ -101,12 +103,11 @@ def counts_from_the_end(attend: Attend, device: torch.device, dtype: torch.dtype
     return bool(torch.allclose(found.float(), right.float(), atol=0.05))
 
 
-def _find_varlen() -> Attend | None:
+@cache
+def varlen() -> Attend | None:
+    """torch's variable-length attention for half precision on a GPU, where it has one."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
     return adapt_varlen(varlen_attn)
-
-
-_VARLEN = _find_varlen()

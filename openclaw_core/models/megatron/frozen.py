@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from openclaw_core.models.megatron.attention import attend
+from openclaw_core.models.megatron import squares
 from openclaw_core.models.megatron.layers import PackedLayout
 
 
@@ -43,7 +43,8 @@ def _forward(
     q_norm, k_norm = (getattr(norm, "weight", None) for norm in (attention.q_layernorm, attention.k_layernorm))
     turn = packed_seq_params.turns(rotary_pos_emb, mixed.dtype)
     q, k = ops.rotate(mixed, turn, q_norm, k_norm, layer.config.layernorm_epsilon)
-    attended = attend(q, k, mixed[:, :, -1], packed_seq_params.pack, attention.core_attention.scale)
+    parts = packed_seq_params.cut()
+    attended = squares.attend(q, k, mixed[:, :, -1], packed_seq_params.pack, parts, attention.core_attention.scale)
     projected, _ = attention.linear_proj(attended.reshape(attended.shape[0], 1, -1))
     hidden, normed = ops.add_norm(hidden_states, projected, layer.pre_mlp_layernorm.weight, layer.pre_mlp_layernorm.eps)
     wide, _ = mlp.linear_fc1(normed)

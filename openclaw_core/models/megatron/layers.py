@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from openclaw_core.models.megatron import squares
 from openclaw_core.models.megatron.attention import attend
 from openclaw_core.models.megatron.core import MegatronModule, PackedSeqParams
 from openclaw_core.models.megatron.packing import Pack
@@ -23,6 +24,7 @@ class PackedLayout(PackedSeqParams):
         super().__init__(qkv_format="packed")
         self.pack = pack
         self._turns: torch.Tensor | None = None
+        self._cut: squares.Cut | None = None
 
     def turns(self, angles: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Cos, then sin, of the first half of angles [T, 1, 1, d], in dtype: [T, d]; computed once for all layers."""
@@ -30,6 +32,12 @@ class PackedLayout(PackedSeqParams):
             half = angles[:, 0, 0, : angles.shape[-1] // 2]
             self._turns = torch.cat((half.cos(), half.sin()), dim=1).to(dtype)
         return self._turns
+
+    def cut(self) -> squares.Cut:
+        """The pack's squares and its other rows; computed once for all layers."""
+        if self._cut is None:
+            self._cut = squares.cut(self.pack)
+        return self._cut
 
 
 class RMSNorm(torch.nn.Module):

@@ -27,12 +27,12 @@ class SequenceIds:
 class SharedKeys:
     """Which rows each block of queries reads keys and values from: its prefix, then itself, in order of position.
 
-    rows [sum of lengths] int64; cu_seqlens [S' + 1] int32; lengths: the same on the host. The last query of a block sees
-    all of the block's keys, the one before it all but the last. Where group is given, rows count through the keys of its
-    ranks one after the other (context.py).
+    rows [sum of lengths] int64, None where all keys are read as they lie; cu_seqlens [S' + 1] int32; lengths: the same on
+    the host. The last query of a block sees all of the block's keys, the one before it all but the last. Where group is
+    given, rows count through the keys of its ranks one after the other (context.py).
     """
 
-    rows: torch.Tensor
+    rows: torch.Tensor | None
     cu_seqlens: torch.Tensor
     lengths: tuple[int, ...]
     group: Any = None
