@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
-import torch.distributed as dist
 
 from openclaw_core.models.architecture import Architecture, architecture_from_hf
 from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.layers import RMSNorm
 from openclaw_core.models.megatron.parallel import ParallelSizes
 
+stored = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("stored.py"))))
+stand_in = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("grouped_experts.py"))))
 TOKENS = 20
+GROUPED = "qwen3"
+LAYOUTS = {
+    "one": {},
+    "ep2": {"expert_model_parallel_size": 2},
+    "tp2": {"tensor_model_parallel_size": 2},
+    "pp2": {"pipeline_model_parallel_size": 2},
+}
 
 
 class Attention(torch.nn.Module):
@@ -37,26 +47,36 @@ def load_and_save(rank: int, ranks: int, folder: Path, meet) -> None:
 
     multi_latent_attention.HAVE_TE = False
     moe_utils.te_general_gemm = None  # megatron-core 0.16.1 believes in, or leaves undefined, where Transformer Engine is missing
-    for ep in (1, 2):
-        if rank >= ep:
+    grouped = stand_in.load()
+    for name, sizes in LAYOUTS.items():
+        world = 2 if sizes else 1
+        if rank >= world:
             continue
-        parallel.start(meet(f"ep{ep}", ep), ParallelSizes(), seed=1)
+        parallel.start(meet(name, world), ParallelSizes(), seed=1)
         parallel_state.destroy_model_parallel()
-        parallel_state.initialize_model_parallel(expert_model_parallel_size=ep)
+        parallel_state.initialize_model_parallel(**sizes)
         for kind in json.loads((folder / "kinds.json").read_text()):
             arch = architecture_from_hf(folder / kind)
-            model = build(arch, ep)
-            load(model, folder / f"{kind}.td" / "release")
-            torch.save(logits(model), folder / f"{kind}.ep{ep}.{rank}.pt")
-            save(model, folder / f"{kind}.ep{ep}.saved", {})
-            local = build(arch, ep, local_names=True)
+            model = build(arch, sizes)
+            stored.load(model, folder / f"{kind}.td" / "release")
+            stored.run(model, lambda model=model: logits(model), TOKENS, folder / f"{kind}.{name}.{rank}.pt")
+            stored.save(model, folder / f"{kind}.{name}.saved", {})
+            local = build(arch, sizes, local_names=True)
             local.load_state_dict(model.state_dict())
-            save(local, folder / f"{kind}.ep{ep}.split", {"singleton_local_shards": True})
+            stored.save(local, folder / f"{kind}.{name}.split", {"singleton_local_shards": True})
+            if kind == GROUPED:
+                model = build(arch, sizes, experts=grouped)
+                stored.load(model, folder / f"{kind}.td" / "release")
+                stored.run(model, lambda model=model: logits(model), TOKENS, folder / f"grouped.{name}.{rank}.pt")
+                stored.save(model, folder / f"grouped.{name}.saved", {})
+                stored.save(model, folder / f"grouped.{name}.split", {"singleton_local_shards": True})
         parallel.stop()
 
 
-def build(arch: Architecture, ep: int, *, local_names: bool = False):
-    """A model of megatron's local layers that stores norms under Transformer Engine's names, unless local_names."""
+def build(arch: Architecture, sizes: dict[str, int], *, local_names: bool = False, experts=None):
+    """A model of megatron's local layers that stores norms under Transformer Engine's names, unless local_names; its experts
+    are SequentialMLP or of the specification given."""
+    from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
     from megatron.core.transformer import MLATransformerConfig, TransformerConfig
@@ -77,7 +97,8 @@ def build(arch: Architecture, ep: int, *, local_names: bool = False):
         "add_qkv_bias": arch.qkv_bias,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
-        "expert_model_parallel_size": ep,
+        "pipeline_dtype": torch.float32,
+        **sizes,
         "num_moe_experts": arch.experts,
         "moe_router_topk": arch.experts_per_token,
         "moe_ffn_hidden_size": arch.moe_ffn,
@@ -118,6 +139,8 @@ def build(arch: Architecture, ep: int, *, local_names: bool = False):
         attention = parts.self_attention.submodules
         if arch.mla is not None:
             attention.core_attention = Attention
+        if experts is not None:
+            parts.mlp.submodules.experts = experts
         if not local_names:
             parts.sharded_state_dict_keys_map = fused_names(arch, sparse="experts" in vars(parts.mlp.submodules))
     model = GPTModel(
@@ -126,6 +149,8 @@ def build(arch: Architecture, ep: int, *, local_names: bool = False):
         vocab_size=256,
         max_sequence_length=64,
         share_embeddings_and_output_weights=arch.tied,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
         position_embedding_type="rope",
         rotary_base=int(arch.rope_theta),
     )
@@ -143,27 +168,8 @@ def fused_names(arch: Architecture, sparse: bool) -> dict[str, str]:
 
 
 def logits(model) -> torch.Tensor:
-    """[TOKENS, padded vocabulary]"""
+    """This rank's columns [TOKENS, padded vocabulary / tp], or hidden states [TOKENS, 1, hidden] before the last stage."""
     ids = torch.arange(5, 5 + TOKENS)[None]
     mask = torch.ones(1, 1, TOKENS, TOKENS).tril().logical_not()
-    return model(ids, torch.arange(TOKENS)[None], mask)[0]
-
-
-def load(model, folder: Path) -> None:
-    """Every key that the model asks for must be there, extra states included."""
-    from megatron.core import dist_checkpointing
-
-    state = dist_checkpointing.load({"model": model.sharded_state_dict()}, str(folder), strict="raise_unexpected")
-    missing, unexpected = model.load_state_dict(state["model"], strict=False)
-    assert not unexpected, unexpected
-    assert not [key for key in missing if "_extra_state" not in key], missing
-
-
-def save(model, folder: Path, metadata: dict) -> None:
-    from megatron.core import dist_checkpointing
-
-    if dist.get_rank() == 0:
-        folder.mkdir()
-    dist.barrier()
-    dist_checkpointing.save({"model": model.sharded_state_dict(metadata=metadata or None), "iteration": 7}, str(folder))
-    dist.barrier()
+    out = model(ids, torch.arange(TOKENS)[None], mask)
+    return out[0] if model.post_process else out

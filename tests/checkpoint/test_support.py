@@ -6,6 +6,7 @@ import json
 import runpy
 from pathlib import Path
 
+import transformers
 from typer.testing import CliRunner
 
 from openclaw_cli.app import app
@@ -18,12 +19,14 @@ HERE = Path(__file__).parent
 
 def test_the_registry_is_what_the_tests_run():
     dense, moe = runpy.run_path(str(HERE / "test_megatron.py")), runpy.run_path(str(HERE / "test_moe.py"))
-    loaded = {options["family"]: DENSE for options in dense["KINDS"].values()}
-    names = {"Qwen3MoeConfig": "qwen3_moe", "Qwen2MoeConfig": "qwen2_moe", "DeepseekV3Config": "deepseek_v3"}
-    loaded |= {names[config]: MOE for config, _ in moe["KINDS"].values()}
-    assert {name: one.loaded for name, one in VERIFIED.items() if one.loaded} == loaded
-    assert {name for name, one in VERIFIED.items() if one.saved} == set(loaded)
-    assert set(VERIFIED) == set(FAMILIES) - {"qwen3_vl_text"}
+    families = {options["family"]: DENSE for options in dense["KINDS"].values()}
+    configs = (getattr(transformers, name)().model_type for name, _ in moe["KINDS"].values())
+    families |= dict.fromkeys(configs, MOE)
+    assert {name: one.loaded for name, one in VERIFIED.items()} == families
+    assert {name: one.saved for name, one in VERIFIED.items()} == families
+    assert set(VERIFIED) == {name for name in FAMILIES if not name.endswith("_text")}
+    assert set(runpy.run_path(str(HERE / "megatron_ranks.py"))["LAYOUTS"]) == {"one", "tp2", "pp2"}
+    assert set(runpy.run_path(str(HERE / "moe_ranks.py"))["LAYOUTS"]) == {"one", "tp2", "pp2", "ep2"}
 
 
 def test_list():

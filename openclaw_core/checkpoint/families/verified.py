@@ -11,18 +11,19 @@ class Verified:
     which megatron-core wrote a checkpoint that converted back bit by bit. Every type here has a bitwise round trip."""
 
     models: str
-    loaded: tuple[str, ...] = ()
-    saved: tuple[str, ...] = ()
+    loaded: tuple[str, ...]
+    saved: tuple[str, ...]
 
 
-DENSE = ("TP 1", "TP 2")
-MOE = ("EP 1", "EP 2")
+DENSE = ("TP 1", "TP 2", "PP 2")
+MOE = (*DENSE, "EP 2")
 VERIFIED: dict[str, Verified] = {
-    "qwen3": Verified("Qwen3 dense, FP8 blocks too", DENSE, (*DENSE, "PP 2")),
-    "qwen2": Verified("Qwen2, Qwen2.5", DENSE, (*DENSE, "PP 2")),
-    "llama": Verified("Llama 3"),
+    "qwen3": Verified("Qwen3 dense, FP8 blocks too", DENSE, DENSE),
+    "qwen2": Verified("Qwen2, Qwen2.5", DENSE, DENSE),
+    "llama": Verified("Llama 3", DENSE, DENSE),
     "qwen3_moe": Verified("Qwen3 MoE (30B-A3B, 235B-A22B)", MOE, MOE),
     "qwen2_moe": Verified("Qwen1.5-MoE, Qwen2-57B-A14B", MOE, MOE),
     "deepseek_v3": Verified("DeepSeek-V3, R1", MOE, MOE),
-    "qwen3_vl": Verified("text tower of Qwen3-VL dense; vision tensors carried"),
+    "qwen3_vl": Verified("text tower of Qwen3-VL dense; vision tensors carried", DENSE, DENSE),
+    "qwen3_vl_moe": Verified("text tower of Qwen3-VL MoE; vision tensors carried", MOE, MOE),
 }
