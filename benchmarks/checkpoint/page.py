@@ -6,6 +6,7 @@ from typing import Any
 
 COMMAND = "python -m benchmarks.checkpoint"
 GOALS = {"qwen3-0.6b": (15.0, 1e9, None), "qwen3-4b": (90.0, 1.5e9, 1.5)}
+GROWTH = 1.25
 HEAD = """# Checkpoint conversion
 
 Random bf16 weights of true shapes, converted by `openclaw convert-ckpt HF TORCH_DIST` with verification on: every tensor is
@@ -47,6 +48,11 @@ def _verdicts(records: dict[str, Any]) -> str:
             each = [one["convert"]["seconds"] / one["copy_and_hash"]["seconds"] for one in records[shape]["rounds"]]
             told = f"{factor:.2f} x, best against best; {min(each):.2f} to {max(each):.2f} round by round"
             rows.append((f"{shape}: within {ratio:g} x of cp and sha256sum", told, factor <= ratio))
+    few, many = (records.get(f"a3b-{layers}-layers") for layers in (4, 12))
+    if few and many:
+        small, large = (best(record, "convert")["peak_bytes"] for record in (few, many))
+        told = f"{small / 1e9:.2f} GB for {few['bytes'] / 1e9:.1f} GB, {large / 1e9:.2f} GB for {many['bytes'] / 1e9:.1f} GB"
+        rows.append((f"experts, three times the layers: at most {GROWTH:g} x the memory", told, large <= GROWTH * small))
     plan = records.get("qwen3-30b-a3b")
     if plan is not None:
         rows.append(("30B-A3B: plan in 2 s", f"{plan['plan_seconds']:.2f} s", plan["plan_seconds"] <= 2))

@@ -37,23 +37,25 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "qwen3-4b": {**_QWEN3, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32},
 }
-PLANNED: dict[str, dict[str, Any]] = {
-    "qwen3-30b-a3b": {
-        **_QWEN3,
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "hidden_size": 2048,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 48,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 768,
-        "norm_topk_prob": True,
-        "tie_word_embeddings": False,
-    }
+_30B_A3B = {
+    **_QWEN3,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "tie_word_embeddings": False,
 }
+PLANNED: dict[str, dict[str, Any]] = {"qwen3-30b-a3b": _30B_A3B}
+# Fewer and narrower experts and a smaller vocabulary, 1.0 and 2.6 GB: does memory grow with the layers?
+_SCALED_DOWN = {**_30B_A3B, "vocab_size": 32768, "num_experts": 32, "moe_intermediate_size": 384}
+SHAPES |= {f"a3b-{layers}-layers": {**_SCALED_DOWN, "num_hidden_layers": layers} for layers in (4, 12)}
 _BLOCK = 4 * 2**20
 
 

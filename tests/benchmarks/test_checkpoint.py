@@ -14,7 +14,9 @@ from openclaw_core.models.architecture import architecture_from_config
 
 def test_shapes_are_the_released_ones():
     counts = {name: architecture_from_config(config, name).parameters for name, config in {**SHAPES, **PLANNED}.items()}
-    assert counts == {"qwen3-0.6b": 596_049_920, "qwen3-4b": 4_022_468_096, "qwen3-30b-a3b": 30_532_122_624}
+    released = {"qwen3-0.6b": 596_049_920, "qwen3-4b": 4_022_468_096, "qwen3-30b-a3b": 30_532_122_624}
+    assert {name: counts[name] for name in released} == released
+    assert 2.4 < counts["a3b-12-layers"] / counts["a3b-4-layers"] < 2.7
 
 
 def test_a_childs_cost_is_its_own():
@@ -34,3 +36,15 @@ def test_the_page_judges_the_best_round():
     assert "| qwen3-4b: at most 90 s | 91.0 s | **no** |" in shown
     assert "| qwen3-4b: under 1.5 GB | 0.50 GB | yes |" in shown
     assert "1.82 x, best against best; 1.58 to 1.82 round by round | **no** |" in shown
+
+
+def test_the_page_judges_whether_memory_grows():
+    def record(peak):
+        cost = {"seconds": 9.0, "cpu_seconds": 1.0, "peak_bytes": peak, "load_before": 1.0, "load_after": 1.0}
+        return {"bytes": 1e9, "machine": "m", "rounds": [{"convert": cost, "copy_and_hash": cost}]}
+
+    shown = page({"a3b-4-layers": record(4e8), "a3b-12-layers": record(6e8)})
+    assert (
+        "| experts, three times the layers: at most 1.25 x the memory | 0.40 GB for 1.0 GB, 0.60 GB for 1.0 GB | **no** |"
+        in shown
+    )
