@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.objective.counters import read_counters
 from benchmarks.objective.measuring import Measurement, Meter, copy_bandwidth
 from benchmarks.objective.problem import problem
 from benchmarks.objective.sweep import sweep, warm
@@ -31,6 +32,10 @@ GOALS = {work.name: work.goal for work in works()}
 
 def main() -> None:
     options = _options()
+    if options.take:
+        record = json.loads(options.take.read_text())
+        _save(record | ({"counters": read_counters(options.counters.read_text())} if options.counters else {}))
+        return
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     torch.manual_seed(0)
     meter = Meter(uuid.uuid4().hex[:8], device, options.repeats)
@@ -78,6 +83,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--program", help="what is measured, for the record; default: git's commit")
     parser.add_argument("--once", action="store_true", help="run every kernel once, for a profiler")
     parser.add_argument("--save", action="store_true", help=f"write {PAGE.name} and {NUMBERS.name}")
+    parser.add_argument("--take", type=Path, metavar="JSON", help=f"write {PAGE.name} with what --json kept, here or elsewhere")
+    parser.add_argument("--counters", type=Path, metavar="CSV", help="with --take: what `ncu --csv` said of --once")
     parser.add_argument("--json", type=Path, help="also keep the numbers here, after every side")
     options = parser.parse_args()
     if options.save and options.only:

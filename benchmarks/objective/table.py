@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.objective.counters import counter_table
 from benchmarks.objective.measuring import Measurement, ratio
 from benchmarks.objective.works import FLOOR, OURS, PUBLISHED
 
@@ -40,6 +41,10 @@ Written by `python -m benchmarks.objective --save` from `objective.json`, a sect
 - Times are medians: of the device's clock on a GPU, of the process's processor time on a CPU.
 - A ratio stands only where both sides were measured in one run of the program.
 """
+COUNTERS = """What bounds the kernels, by the hardware's counters (`counters.py` has the command; under the profiler each kernel
+runs alone): bytes moved to and from memory, and of their peaks the issue slots, the unit of exponentials, and the warps in
+flight.
+"""
 NO_GPU = "## GPU\n\nNo run on a GPU is recorded here yet; the goals are for one NVIDIA H200 at the sizes of `works.py`.\n"
 
 
@@ -63,7 +68,10 @@ def _section(record: dict[str, Any], goals: dict[str, float | None]) -> str:
         shapes = ", ".join(f"{name} {shape}" for name, shape in record["shapes"].items())
         lines.append(f"Kernel shapes (warps/loads/stages): {shapes}.")
     measurements = [Measurement(**one) for one in record["measurements"]]
-    return "\n".join((*lines, "", table(measurements, goals if record["cuda"] else {}), ""))
+    lines += ["", table(measurements, goals if record["cuda"] else {}), ""]
+    if record.get("counters"):
+        lines += [COUNTERS, counter_table(record["counters"]), ""]
+    return "\n".join(lines)
 
 
 def _numbers(one: Measurement) -> Iterable[str]:

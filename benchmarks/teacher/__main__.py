@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,46 +23,64 @@ def main() -> None:
     parser.add_argument("--scenario", choices=[s.name for s in SCENARIOS], action="append", help="default: all")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each schedule (default 3)")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of README.md and results.json")
+    parser.add_argument("--take", type=Path, metavar="JSON", help="add the records of this file, written elsewhere, first")
     parser.add_argument("--report-only", action="store_true", help="write the page from results.json")
     chosen = parser.parse_args()
     path = chosen.out / "results.json"
     records: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    if chosen.shape and not chosen.report_only:
-        records[chosen.shape] = measured(chosen.shape, chosen.scenario, chosen.rounds)
-        records = {name: records[name] for name in SHAPES if name in records}
-        path.write_text(json.dumps(records, indent=1) + "\n")
-    (chosen.out / "README.md").write_text(page(records))
+    if chosen.take:
+        _keep(chosen.out, records | json.loads(chosen.take.read_text()))
+    elif chosen.shape and not chosen.report_only:
+        # Kept after every scenario, so that a run cut short leaves what it has.
+        for record in measured(chosen.shape, chosen.scenario, chosen.rounds):
+            _keep(chosen.out, records | {chosen.shape: record})
+    else:
+        _keep(chosen.out, records)
 
 
-def measured(name: str, scenarios: list[str] | None, rounds: int) -> dict[str, Any]:
-    """The record of one shape."""
+def _keep(folder: Path, records: dict[str, Any]) -> None:
+    if records:
+        ordered = {name: records[name] for name in SHAPES if name in records}
+        (folder / "results.json").write_text(json.dumps(ordered, indent=1) + "\n")
+        records = ordered
+    (folder / "README.md").write_text(page(records, beside(folder)))
+
+
+def beside(folder: Path) -> dict[str, Any] | None:
+    """What beside.py wrote there, if it did."""
+    path = folder / "beside.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    return found
+
+
+def measured(name: str, scenarios: list[str] | None, rounds: int) -> Iterator[dict[str, Any]]:
+    """The record of one shape, after each scenario."""
     import torch
 
     from benchmarks.teacher.measure import make_scorer, matmul_rate, measure, profiled
 
     shape = SHAPES[name]
     scorer = make_scorer(shape)
-    rate = matmul_rate() if torch.cuda.is_available() else None
-    found: dict[str, Any] = {}
-    for scenario in SCENARIOS:
-        if scenarios is None or scenario.name in scenarios:
-            found[scenario.name] = measure(scorer, make_samples(shape, scenario), rounds) | {"about": scenario.about}
-            print(scenario.name, json.dumps(found[scenario.name]), flush=True)
     gpu = torch.cuda.is_available()
-    if gpu:
-        found["last message"]["profile"] = profiled(scorer, make_samples(shape, SCENARIOS[0]))
-        print("profile", json.dumps(found["last message"]["profile"]), flush=True)
-    scorer.close()
     device = torch.cuda.get_device_name(0) if gpu else f"{os.cpu_count()} cores ({platform.machine()}), one thread"
-    lengths = {key: value for key, value in asdict(shape).items() if key in ("history", "hint", "reply", "budget")}
-    return {
+    found: dict[str, Any] = {}
+    record = {
         "model": f"{shape.arch.layers} layers of {shape.arch.hidden}, vocabulary {shape.arch.vocab:,}, {shape.dtype}",
         "machine": f"On {device}, torch {torch.__version__}.",
         "gpu": gpu,
-        "matmul_rate": rate,
-        "lengths": lengths,
+        "matmul_rate": matmul_rate() if gpu else None,
+        "lengths": {key: value for key, value in asdict(shape).items() if key in ("history", "hint", "reply", "budget")},
         "scenarios": found,
     }
+    for scenario in SCENARIOS:
+        if scenarios is None or scenario.name in scenarios:
+            samples = make_samples(shape, scenario)
+            found[scenario.name] = measure(scorer, samples, rounds) | {"about": scenario.about}
+            if gpu and len(found) == 1:
+                found[scenario.name]["profile"] = profiled(scorer, samples)
+            print(scenario.name, json.dumps(found[scenario.name]), flush=True)
+            yield record
+    scorer.close()
 
 
 main()

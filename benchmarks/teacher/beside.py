@@ -83,18 +83,26 @@ def _learn(pipe: Connection, student: Shape, teacher: Shape, samples: Sequence[S
     from openclaw_core.models.megatron.parallel import ParallelSizes
     from openclaw_core.run.trainer import Trainer
 
+    begun = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - begun:.1f} s: {what}", flush=True)
+
     def ask(name: str, argument: Any = None) -> Any:
         pipe.send((name, argument))
         return pipe.recv()
 
     with tempfile.TemporaryDirectory() as folder:
         write_student(student, Path(folder))
+        say("the student's weights are written")
         trainer = Trainer(
             student.arch, folder, ParallelSizes(), parallel.host(1), loss=Loss(), optimizer=Optimizer(),
             train=Train(dtype="bf16" if student.dtype == "bf16" else "fp32", max_tokens_per_device=student.budget),
         )  # fmt: skip
     cuda = torch.cuda.is_available()
+    say("the student is loaded")
     assert pipe.recv() == "ready"
+    say("the teacher is there")
     before = {"student": trainer.weights_hash(), "teacher": ask("hash")}
     done = []
     for _ in range(steps):
@@ -111,6 +119,7 @@ def _learn(pipe: Connection, student: Shape, teacher: Shape, samples: Sequence[S
         metrics = (out.metrics or {}).get("all", {})
         done.append({"seconds": seconds, "grad_norm": out.grad_norm, "loss": metrics.get("loss/total"), "tokens": out.tokens})
         ask("forget", [s.sample_id for s in samples])
+        say("a step is complete")
     after = {"student": trainer.weights_hash(), "teacher": ask("hash")}
     record = {
         "command": "python -m benchmarks.teacher.beside",

@@ -63,6 +63,7 @@ def measure(scorer: TeacherScorer, samples: Sequence[Sample], rounds: int) -> di
             seconds.append(took)
             peaks.append(peak)
             forwarded = scorer.tokens_forwarded - before if tokens < 0 else tokens
+            print(f"{name}: {took:.3f} s", flush=True)
         # The first round compiles and warms.
         out[name] = {
             "tokens": forwarded, "seconds": median(seconds[1:]), "rounds": seconds[1:], "flops": flops, "peak_bytes": max(peaks),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.objective import peers, published
+from benchmarks.objective.counters import counter_table, read_counters
 from benchmarks.objective.measuring import Measurement, Meter, ratio
 from benchmarks.objective.problem import problem
 from benchmarks.objective.sweep import candidates
@@ -114,3 +115,24 @@ def test_the_program_prints_its_table_and_keeps_the_numbers(tmp_path):
     assert "No run on a GPU is recorded" in text
     assert "goal 1.5" not in text
     assert "| old pass, short, K=4 | published schedule |" in text
+
+
+def test_counters_are_read_from_the_profiler_and_checks_left_out():
+    head = '"ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"'
+    values = {
+        "gpu__time_duration.sum": ("us", "500"),
+        "dram__bytes_read.sum": ("Gbyte", "1.5"),
+        "dram__bytes_write.sum": ("Mbyte", "500"),
+        "lts__t_sector_hit_rate.pct": ("%", "50"),
+        "smsp__issue_active.avg.pct_of_peak_sustained_active": ("%", "60.4"),
+        "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active": ("%", "41"),
+        "sm__warps_active.avg.pct_of_peak_sustained_active": ("%", "25"),
+        "another.sum": ("%", "1"),
+    }
+    lines = ["==PROF== Connected", head]
+    for launch, rows in (("0", "6"), ("1", "8192")):
+        lines += [f'"{launch}","_fused_kernel","({rows}, 1, 1)","{name}","{unit}","{n}"' for name, (unit, n) in values.items()]
+    (one,) = read_counters("\n".join(lines))
+    assert one["rows"] == 8192
+    assert one["seconds"] == pytest.approx(5e-4)
+    assert "| `_fused_kernel` | 8,192 | 0.5 | 1.5 | 0.5 | 4 | 50 % | 60 % | 41 % | 25 % |" in counter_table([one])

@@ -144,7 +144,7 @@ def test_gradient_of_single_ids_and_entropy(dtype, places, inplace):
     shard = VocabShard.whole(VOCAB, VOCAB + 37)
     # Odd ids: the even ones of one row have probability 0.
     ids = torch.randint(0, VOCAB // 2, (6, places), device=DEVICE) * 2 + 1
-    ids[2, places // 2 :] = ids[2, 0]
+    ids[2, places // 2 :] = ids[2, 0].clone()
     ids[3, 0] = -1
     weights = torch.randn(6, places, device=DEVICE)
     found = gradient(logits, ids, shard, weights, 0.8, inplace)

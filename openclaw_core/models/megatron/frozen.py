@@ -1,8 +1,8 @@
 """The forward pass of a model that is never trained: megatron's matrices, with few passes over memory between them.
 
-A layer of megatron's plain specification reads and writes its activations about four times as often as it must; that is more
-than a third of its time on an H200. Here norm, residual sum, rotation of queries and keys, and activation are one kernel each
-on a GPU. The functions of this file say what those compute, and run wherever the kernels can't.
+In megatron's plain specification norms, rotation, activation and copies took 75 of 200 ms for 8,192 tokens of Qwen3-4B's shape
+on an H200. Here norm with residual sum, rotation of normed queries and keys, and activation are one kernel each on a GPU. The
+functions of this file say what those compute, and run wherever the kernels can't.
 """
 
 from __future__ import annotations
