@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The plan as data."""
+    from openclaw_core.checkpoint.manifest import custom_code
+
     mapping = plan.mapping
     return {
         "source": plan.source.folder,
@@ -33,6 +35,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "left_out": plan.left_out,
         "carried": list(plan.carried),
+        "custom_code": custom_code(plan.config_folder),
     }
 
 
@@ -46,6 +49,9 @@ def result_json(done: Conversion) -> dict[str, Any]:
 
 def plan_table(plan: Plan) -> Any:
     """The plan as a table."""
+    from openclaw_core.checkpoint.manifest import custom_code
+
+    code = custom_code(plan.config_folder)
     arch = plan.architecture
     dtypes = ", ".join(sorted({short(dtype) for dtype in plan.hf_dtypes.values()}))
     heads = f"{arch.heads} heads of {arch.head_dim} ({arch.kv_heads} for k and v)"
@@ -65,6 +71,7 @@ def plan_table(plan: Plan) -> Any:
         ),
         ("memory", f"about {plan.peak_estimate / 1e9:.2f} GB at its peak, whatever the model's size"),
         *([("carried", f"{len(plan.carried)} tensors beside the text tower")] if plan.carried else []),
+        *([("custom code", f"{', '.join(code)}: copied, never run")] if code else []),
         *(("left out", f"{name}: {reason}") for name, reason in plan.left_out.items()),
     ]
     return table(["", ""], rows, title="Conversion")

@@ -11,21 +11,7 @@ from openclaw_core.checkpoint.manifest import read_manifest
 from openclaw_core.checkpoint.sniff import carried_config, sniff
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import DENSE, Architecture, architecture_from_hf
-from openclaw_core.models.megatron_arguments import architecture_from_megatron
-
-_MEGATRON_FIELDS = (
-    "layers",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "ffn",
-    "rope_theta",
-    "norm_eps",
-    "tied",
-    "qk_norm",
-    "qkv_bias",
-)
+from openclaw_core.models.megatron_arguments import stated_fields
 
 
 def check_trained(load: str | Path, hf: str | Path | None = None) -> Architecture:
@@ -46,35 +32,41 @@ def check_trained(load: str | Path, hf: str | Path | None = None) -> Architectur
             f"{load} is {arch.model_type}: it is converted, but the trainer builds dense text models only.",
             f"Train one of {', '.join(DENSE)}.",
         )
-    findings = []
-    for place, stated in _statements(found.folder, Path(hf) if hf is not None else None, str(folder)).items():
-        findings += [
-            (f"{key}: {folder} says {_plain(getattr(arch, key))!r}, {place} says {value!r}.", "")
-            for key, value in stated.items()
-            if _plain(getattr(arch, key)) != value
-        ]
+    findings = disagreements(found.folder, arch, str(folder), Path(hf) if hf is not None else None)
     if findings:
         raise Findings(f"{load}: what states its architecture disagrees; convert it again from the right model.", findings)
     return arch
 
 
-def _statements(folder: Path, hf: Path | None, carried: str) -> dict[str, dict[str, Any]]:
-    """Place -> what it states, in plain JSON values."""
+def disagreements(folder: Path, arch: Architecture, where: str, hf: Path | None = None) -> list[tuple[str, str]]:
+    """Fields in which a torch_dist folder's manifest or megatron's arguments in it say otherwise than arch, read from where.
+
+    hf is another model folder that must agree.
+    """
+    return [
+        (f"{key}: {where} says {_plain(getattr(arch, key))!r}, {place} says {value!r}.", "")
+        for place, stated in _statements(folder, arch, hf if hf is not None and str(hf) != where else None).items()
+        for key, value in stated.items()
+        if _plain(getattr(arch, key)) != value
+    ]
+
+
+def _statements(folder: Path, arch: Architecture, hf: Path | None) -> dict[str, dict[str, Any]]:
+    """Place -> what it states, in plain JSON values. A dtype is no part of an architecture: conversions cast."""
     found: dict[str, dict[str, Any]] = {}
     manifest = read_manifest(folder)
-    names = {item.name for item in dataclasses.fields(Architecture)}
+    names = {item.name for item in dataclasses.fields(Architecture)} - {"dtype"}
     if manifest is not None:
         found["the manifest"] = {key: value for key, value in manifest.architecture.items() if key in names}
-    if hf is not None and (hf / "config.json").is_file() and str(hf) != carried:
+    if hf is not None and (hf / "config.json").is_file():
         stated = dataclasses.asdict(architecture_from_hf(hf))
-        found[str(hf)] = {key: _plain(value) for key, value in stated.items() if key != "dtype"}
+        found[str(hf)] = {key: _plain(value) for key, value in stated.items() if key in names}
     from openclaw_core.checkpoint.torch_dist import TorchDistReader
 
     arguments = TorchDistReader(folder).common().get("args")
     if arguments is not None:
         values = arguments if isinstance(arguments, dict) else vars(arguments)
-        stated = dataclasses.asdict(architecture_from_megatron(values, str(folder)))
-        found["megatron's arguments"] = {key: _plain(stated[key]) for key in _MEGATRON_FIELDS}
+        found["megatron's arguments"] = {key: _plain(value) for key, value in stated_fields(values, arch).items()}
     return found
 
 

@@ -79,6 +79,11 @@ def companions(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file() and path.suffix not in (".safetensors", ".bin"))
 
 
+def custom_code(folder: Path) -> list[str]:
+    """Names of Python files of a Hugging Face folder: they are carried like the rest, and nothing here runs them."""
+    return [path.name for path in companions(folder) if path.suffix == ".py"]
+
+
 def copy_companions(source: Path, target: Path, edited: dict[str, str] | None = None) -> dict[str, str]:
     """Copies a folder's companions (edited: file -> text to write instead), synced. Returns file -> sha256."""
     target.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from openclaw_core.checkpoint.agreement import disagreements
 from openclaw_core.checkpoint.carried import find_carried
 from openclaw_core.checkpoint.checks import check_expected, check_tokenizer
 from openclaw_core.checkpoint.examine import Examined, examine_hf, examine_torch_dist
@@ -89,6 +90,9 @@ def plan_conversion(
     arch = architecture_from_config(read_config(folder), str(folder))
     check_expected(arch, expect or {})
     check_tokenizer(folder, arch)
+    differing = disagreements(found.folder, arch, str(folder)) if to == "hf" else []
+    if differing:
+        raise Findings(f"{source}: another model's config; name the one it was made from with --hf-config.", differing)
     examined, carried = _examine(found, folder, arch, to, tuple(allow), tp, divisor)
     stored_dtypes, hf_dtypes = _dtypes(examined, to, DTYPES.get(dtype or ""), str(found.root))
     mapping = examined.mapping

@@ -55,3 +55,31 @@ def architecture_from_megatron(arguments: dict[str, Any], where: str) -> Archite
         qk_norm=qk_norm, qkv_bias=qkv_bias, max_position=int(facts["max_position"]),  # type: ignore[arg-type]
         dtype=str(arguments.get("params_dtype") or "float32").removeprefix("torch."),
     )  # fmt: skip
+
+
+def stated_fields(arguments: dict[str, Any], arch: Architecture) -> dict[str, Any]:
+    """The fields of an Architecture that megatron's arguments state for a model of arch's family, as that would have them."""
+    names = {
+        "layers": "num_layers",
+        "hidden": "hidden_size",
+        "heads": "num_attention_heads",
+        "rope_theta": "rotary_base",
+        "norm_eps": "norm_epsilon",
+        "qkv_bias": "add_qkv_bias",
+    }
+    if arch.mla is None:
+        names |= {"head_dim": "kv_channels", "qk_norm": "qk_layernorm"}
+        if arguments.get("group_query_attention", True):
+            names["kv_heads"] = "num_query_groups"
+    if len(arch.sparse_layers) < arch.layers:
+        names["ffn"] = "ffn_hidden_size"
+    if arch.experts:
+        names |= {"experts": "num_experts", "experts_per_token": "moe_router_topk", "moe_ffn": "moe_ffn_hidden_size"}
+    found = {ours: arguments[theirs] for ours, theirs in names.items() if arguments.get(theirs) is not None}
+    if "untie_embeddings_and_output_weights" in arguments:
+        found["tied"] = not arguments["untie_embeddings_and_output_weights"]
+    if "use_rope_scaling" in arguments and (arch.rope_scaling or {}).get("rope_type", "llama3") == "llama3":
+        factor = arguments.get("rope_scaling_factor")
+        scaled = {**(arch.rope_scaling or {"rope_type": "llama3"}), **({} if factor is None else {"factor": factor})}
+        found["rope_scaling"] = scaled if arguments["use_rope_scaling"] else None
+    return found

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ from openclaw_core.checkpoint.dist_writer import Part, write_folder
 from openclaw_core.checkpoint.manifest import carry, read_manifest
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 from openclaw_core.errors import Findings, UsageError, UserError
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 
 
 def run(source: Path, target: Path, *, overwrite: bool = False, verify: bool = True, **options):
@@ -310,6 +319,52 @@ def test_a_torch_dist_without_a_config_asks_for_it(make_hf, tmp_path):
     with pytest.raises(Findings, match="tensors don't match"):
         plan_conversion(tmp_path / "bare", tmp_path / "back", hf_config=make_hf("wrong", num_hidden_layers=2))
     assert run(tmp_path / "bare", tmp_path / "back", hf_config=source).checks
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rope_theta": 5e6}, r"rope_theta: .*/other says 5000000\.0, megatron's arguments says 1000000"),
+        ({"rms_norm_eps": 1e-5}, r"norm_eps: .*/other says 1e-05, megatron's arguments says 1e-06"),
+        ({"rope_scaling": LLAMA3}, r"rope_scaling: .*'factor': 8\.0.*, megatron's arguments says None"),
+        ({}, None),
+    ],
+)
+def test_an_export_with_another_models_config_is_refused(make_hf, tmp_path, changes, said):
+    """The tensors fit it all the same: only what megatron wrote beside them tells."""
+    run(make_hf(), tmp_path / "td")
+    arguments = {"rotary_base": 1000000, "norm_epsilon": 1e-6, "use_rope_scaling": False, "num_layers": 3, "num_experts": None}
+    torch.save({"args": Namespace(**arguments)}, tmp_path / "td" / "release" / "common.pt")
+    (tmp_path / "td" / "release").rename(tmp_path / "bare")
+    other = make_hf("other", **changes)
+    if said is None:
+        plan_conversion(tmp_path / "bare", tmp_path / "x", hf_config=other)
+        return
+    with pytest.raises(Findings, match=said):
+        plan_conversion(tmp_path / "bare", tmp_path / "x", hf_config=other)
+
+
+def test_a_config_that_contradicts_the_manifest_is_refused(make_hf, tmp_path):
+    run(make_hf(), tmp_path / "td")
+    with pytest.raises(Findings, match=r"rope_theta: .*/other says 5000000\.0, the manifest says 1000000\.0"):
+        plan_conversion(tmp_path / "td", tmp_path / "x", hf_config=make_hf("other", rope_theta=5e6))
+
+
+def test_no_model_library_is_needed(make_hf, tmp_path):
+    """The config is read as JSON, so a model type needn't be known to the installed transformers."""
+    program = (
+        "import sys\nfrom openclaw_core.checkpoint.convert import convert, plan_conversion\n"
+        f"convert(plan_conversion({str(make_hf())!r}, {str(tmp_path / 'td')!r}))\n"
+        "sys.exit(' '.join({'transformers', 'megatron', 'torch.distributed.checkpoint'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_the_estimate_of_memory_does_not_grow_with_the_model(make_hf, tmp_path):
+    small, large = (plan_conversion(make_hf(str(n), num_hidden_layers=n), tmp_path / "td") for n in (2, 8))
+    assert large.nbytes > 2 * small.nbytes
+    assert large.peak_estimate == small.peak_estimate
 
 
 def test_a_runs_checkpoint_by_step(make_hf, read_hf, tmp_path):

@@ -7,7 +7,9 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from openclaw_cli.app import app
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.checkpoint.families import RULES
 from openclaw_core.errors import Findings, UserError
@@ -60,10 +62,10 @@ def test_other_quantisation_is_refused(make_hf, tmp_path):
         plan_conversion(make_hf(quantization_config={"quant_method": "gptq", "bits": 4}), tmp_path / "td")
 
 
-@pytest.fixture
-def vision(make_hf):
+@pytest.fixture(params=[False, True], ids=["untied", "tied"])
+def vision(make_hf, request):
     """A Qwen3-VL folder: nested config, the text tower under its prefix, two vision tensors."""
-    source = make_hf("vl", tie_word_embeddings=False)
+    source = make_hf("vl", tie_word_embeddings=request.param)
     config = json.loads((source / "config.json").read_text())
     tied = config.pop("tie_word_embeddings")
     config["rope_parameters"] = {"rope_theta": config.pop("rope_theta"), "rope_type": "default", "mrope_section": [2, 3, 3]}
@@ -108,6 +110,24 @@ def test_what_is_refused_is_refused_by_name_with_a_reason(make_hf, tmp_path, mod
         plan_conversion(source, tmp_path / "td")
     assert model_type in str(caught.value)
     assert REFUSED[model_type] in str(caught.value)
+
+
+def test_why_linear_attention_is_refused():
+    """The release's weights aren't zero-centred, megatron's would be: w - 1 in bf16 doesn't come back as w."""
+    w = (torch.arange(1, 400) / 200).to(torch.bfloat16)
+    assert not torch.equal((w - 1) + 1, w)
+
+
+def test_custom_code_is_told_carried_and_never_run(make_hf, tmp_path):
+    source = make_hf(auto_map={"AutoModelForCausalLM": "modeling_own.Own"})
+    (source / "modeling_own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    shown = CliRunner().invoke(app, ["convert-ckpt", str(source), str(tmp_path / "td"), "--dry-run"])
+    assert "modeling_own.py: copied, never run" in shown.stdout
+    convert(plan_conversion(source, tmp_path / "td"))
+    convert(plan_conversion(tmp_path / "td", tmp_path / "back"))
+    assert (tmp_path / "back" / "modeling_own.py").read_bytes() == (source / "modeling_own.py").read_bytes()
+    assert "modeling_own.py" in json.loads((tmp_path / "back" / "openclaw.json").read_text())["companions"]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_every_family_has_rules():
