@@ -168,6 +168,9 @@ class Train(Section):
     save_every: PositiveInt = Field(100, description="Steps between checkpoints; the last step and a stop save too.")
     keep_checkpoints: PositiveInt = Field(2, description="Newest checkpoints kept.")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="Seed of everything random in the run.")
+    loader: Literal["own", "megatron_bridge"] = Field(
+        "own", description="What reads student.hf into the trainer: our own rules, or megatron-bridge where it is installed."
+    )
 
 
 class Rollout(Section):

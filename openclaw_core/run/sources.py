@@ -9,6 +9,8 @@ from openclaw_core.checkpoint.sniff import sniff
 from openclaw_core.config.schema import Config, ModelSource
 from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import Architecture, architecture_from_hf, architecture_from_torch_dist
+from openclaw_core.models.bridge_checks import bridge_findings
+from openclaw_core.models.hf_config import read_config
 
 Finding = tuple[str, str]
 
@@ -83,7 +85,16 @@ def missing_sources(config: Config) -> list[Finding]:
     judge = config.judge
     if judge.kind == "engine" and judge.model is not None and not Path(judge.model).is_dir():
         found.append((f"judge.model is {judge.model}, which is no folder; a real run needs it.", "Correct the path."))
-    return found
+    return found + _bridge(config)
+
+
+def _bridge(config: Config) -> list[Finding]:
+    """What speaks against the chosen loader."""
+    if config.train.loader == "own":
+        return []
+    folder = Path(config.student.hf or "")
+    stated = read_config(folder) if (folder / "config.json").is_file() else {}
+    return bridge_findings(stated, recompute=config.train.recompute, load=config.student.load)
 
 
 def _not_a_model(key: str, path: str, kind: str) -> list[Finding]:

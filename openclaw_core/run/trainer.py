@@ -70,11 +70,11 @@ class Trainer:
         self.device = parallel.start(meeting, sizes, seed=train.seed)
         dtype = DTYPES[train.dtype]
         self.model = build_model(arch, sizes, dtype, device=self.device, recompute=train.recompute)
-        load_weights(self.model, source)
+        load_weights(self.model, source, train.loader)
         self.reference: PackedGPT | None = None
         if self.needs.reference:
             self.reference = build_model(arch, sizes, dtype, device=self.device, trainable=False)
-            load_weights(self.reference, source)
+            load_weights(self.reference, source, train.loader)
         self.ddp = distribute(self.model)
         self.optimizer = make_optimizer(self.ddp, optimizer, dtype)
         columns = self.model.columns

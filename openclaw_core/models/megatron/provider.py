@@ -64,6 +64,8 @@ def compare_provider(
         "bf16": dtype == torch.bfloat16,
         "fp16": dtype == torch.float16,
         "recompute_granularity": "full" if recompute else None,
+        "recompute_method": "uniform" if recompute else None,
+        "recompute_num_layers": 1 if recompute else None,
         "tensor_model_parallel_size": sizes.tensor,
         "pipeline_model_parallel_size": sizes.pipeline,
         "context_parallel_size": sizes.context,

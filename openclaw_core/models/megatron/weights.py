@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -12,22 +12,28 @@ from openclaw_core.checkpoint.hf import HfReader
 from openclaw_core.checkpoint.mapping import check_names
 from openclaw_core.checkpoint.sniff import sniff
 from openclaw_core.errors import Findings, UserError
+from openclaw_core.models.megatron.bridge import load_with_bridge
 from openclaw_core.models.megatron.builder import PackedGPT
 from openclaw_core.models.megatron.core import CheckpointingException, StrictHandling, dist_checkpointing, parallel_state
 from openclaw_core.models.megatron.hf_weights import hf_shapes, load_hf
 
 
-def load_weights(model: PackedGPT, source: str | Path) -> None:
-    """Fill a model from a torch_dist checkpoint at any parallel sizes, or from a Hugging Face folder.
+def load_weights(model: PackedGPT, source: str | Path, loader: Literal["own", "megatron_bridge"] = "own") -> None:
+    """Fill a model from a torch_dist checkpoint at any parallel sizes, or from a Hugging Face folder, which loader reads.
 
     Vocabulary padding may differ. Raises UserError or Findings when the source is not a whole checkpoint of this
     architecture; nothing is left at its initial value.
     """
     found = sniff(source)
-    if found.kind == "hf":
-        load_hf(model, checked_reader(model, found.folder))
-    else:
+    if found.kind != "hf":
         load_torch_dist(model, found.folder)
+        return
+    reader = checked_reader(model, found.folder)
+    if loader == "own":
+        load_hf(model, reader)
+        return
+    load_with_bridge(model, found.folder)
+    _zero_padding(model)
 
 
 def checked_reader(model: PackedGPT, folder: str | Path) -> HfReader:
