@@ -81,7 +81,7 @@ class MegatronRole(Role):
 
     tensor_parallel: PositiveInt = Field(1, description="Ranks that share each layer.")
     pipeline_parallel: PositiveInt = Field(1, description="Stages that share the layers.")
-    context_parallel: PositiveInt = Field(1, description="Ranks that share each sequence.")
+    context_parallel: PositiveInt = Field(1, description="Ranks that share each sequence; the teacher has 1.")
     sequence_parallel: bool = Field(False, description="Shard activations of norms over the tensor-parallel ranks.")
 
 

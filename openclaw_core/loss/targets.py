@@ -85,6 +85,13 @@ def build_targets(
         "the old policy's logits hold NaN or Inf, or give the sampled id probability 0",
         "check the student's weights and that the engine sampled from them.",
     )
+    if reference_logprobs is not None and needs(cfg).reference:
+        raise_on_bad_rows(
+            rows,
+            ~torch.isfinite(reference_logprobs) & (rows.weight > 0),
+            "the reference's logits hold NaN or Inf, or give the sampled id probability 0",
+            "check the starting student's weights.",
+        )
     # Other divergences don't look at advantages.
     if opd is not None and DIVERGENCES.get(cfg.divergence).surrogate:
         raise_on_bad_rows(

@@ -52,6 +52,15 @@ def test_bad_old_logits_are_named(parts):
         run(parts, Loss())
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_bad_reference_is_named(parts, value):
+    reference = torch.full((sum(len(part.tokens) for part in parts),), -2.0)
+    reference[len(parts[0].tokens)] = value
+    with pytest.raises(Findings, match="sample s1, response position 0: the reference's logits"):
+        run(parts, Loss(kl_coef=0.1), reference=reference)
+    run(parts, Loss(), reference=reference)
+
+
 def test_a_sampled_id_of_probability_zero_is_named(parts):
     parts[0].old[0, parts[0].tokens[0]] = -math.inf
     with pytest.raises(Findings, match="sample s0, response position 0"):
