@@ -35,6 +35,9 @@ __all__ = [
     "rope_places",
 ]
 
+MOST_LAYERS, MOST_EXPERTS = 1000, 4096
+"""Above what any model has: a broken config must not make a list of names that fills the memory."""
+
 FAMILIES = {
     "qwen3": "qwen3",
     "qwen2": "qwen2",
@@ -166,7 +169,7 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
     hidden = integer(text, "hidden_size", problems)
     kv_heads = integer(text, "num_key_value_heads", problems) if text.get("num_key_value_heads") is not None else heads
     head_dim = integer(text, "head_dim", problems) if text.get("head_dim") is not None else hidden // max(heads, 1)
-    layers = integer(text, "num_hidden_layers", problems)
+    layers = integer(text, "num_hidden_layers", problems, MOST_LAYERS)
     rope_theta, scaling = rope(text, problems)
     if heads and kv_heads and heads % kv_heads:
         problems.append(
@@ -230,13 +233,13 @@ def _experts(text: dict[str, Any], family: str, layers: int, problems: Problems)
     moe_ffn = integer(text, "moe_intermediate_size", problems)
     shared = 0
     if family == "deepseek_v3":
-        experts = integer(text, "n_routed_experts", problems)
+        experts = integer(text, "n_routed_experts", problems, MOST_EXPERTS)
         shared = moe_ffn * integer(text, "n_shared_experts", problems) if text.get("n_shared_experts") else 0
         dense = tuple(range(min(int(text.get("first_k_dense_replace", 0)), layers)))
         if text.get("moe_layer_freq", 1) != 1:
             problems.append((f"moe_layer_freq={text['moe_layer_freq']}: only 1 is mapped.", "Use another model."))
     else:
-        experts = integer(text, "num_experts" if "num_experts" in text else "num_local_experts", problems)
+        experts = integer(text, "num_experts" if "num_experts" in text else "num_local_experts", problems, MOST_EXPERTS)
         shared = integer(text, "shared_expert_intermediate_size", problems) if family == "qwen2_moe" else 0
         only, step = text.get("mlp_only_layers") or [], int(text.get("decoder_sparse_step", 1))
         dense = tuple(layer for layer in range(layers) if layer in only or (layer + 1) % max(step, 1))

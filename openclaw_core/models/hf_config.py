@@ -45,10 +45,14 @@ def rope_places(config: dict[str, Any]) -> dict[str, float]:
     return {place: float(value) for place, value in places.items() if isinstance(value, int | float)}
 
 
-def integer(text: dict[str, Any], key: str, problems: Problems) -> int:
+def integer(text: dict[str, Any], key: str, problems: Problems, most: int = 10**9) -> int:
+    """The positive integer under key; 0 and a problem where it isn't one, or is more than any model has."""
     value = text.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         problems.append((f"{key}={value!r} isn't a positive integer.", "Take the config of the model's release."))
+        return 0
+    if value > most:
+        problems.append((f"{key}={value} is more than {most}.", "Take the config of the model's release."))
         return 0
     return value
 

@@ -90,6 +90,13 @@ def test_an_unknown_type_is_one_line_with_the_supported_list():
     assert str(caught.value) == f"x: model type 'something_new' isn't supported. Supported: {supported}."
 
 
+def test_sizes_that_no_model_has_are_refused_before_they_fill_the_memory():
+    with pytest.raises(Findings) as caught:
+        read(num_hidden_layers=10**9, hidden_size=10**12)
+    assert "num_hidden_layers=1000000000 is more than 1000." in str(caught.value)
+    assert "hidden_size=1000000000000 is more than 1000000000." in str(caught.value)
+
+
 def test_every_bad_field_at_once():
     with pytest.raises(Findings) as caught:
         read(hidden_size="big", num_hidden_layers=-1, rms_norm_eps="drop", rope_theta="drop", num_key_value_heads=5)
