@@ -68,7 +68,8 @@ def _keep_stdout_clean() -> None:
     worker._worker_logs_enabled = False
 
 
-_names: dict[str, str] = {}
+_known: dict[str, tuple[str, Path]] = {}
+"""Name and run folder of each actor that this process has placed, by Ray's id."""
 
 
 class Cluster:
@@ -76,6 +77,7 @@ class Cluster:
 
     def __init__(self, run_folder: Path, bundles: Sequence[Bundle], *, wait_s: float = 120.0) -> None:
         self.bundles = list(bundles)
+        self._run_folder = run_folder
         self._start(run_folder)
         self._check_room()
         self._group = self._reserve(wait_s)
@@ -94,7 +96,14 @@ class Cluster:
         if not address:
             cpus = max(os.cpu_count() or 1, sum(b.cpus for b in self.bundles))
             options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-        ray.init(address=address or "local", **options)
+        try:
+            ray.init(address=address or "local", **options)
+        except Exception as error:  # Ray raises bare ones
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(
+                f"Ray did not start: {said.rstrip('.')}.",
+                "Look whether the machine is overloaded or out of memory, then try again.",
+            ) from error
 
     def _check_room(self) -> None:
         import ray
@@ -142,7 +151,7 @@ class Cluster:
             for (slot, bundle), args in zip(slots, arguments, strict=True)
         ]
         for handle, (_, bundle) in zip(self.actors[role], slots, strict=True):
-            _names[handle._actor_id.hex()] = f"{role}-{bundle.index}"
+            _known[handle._actor_id.hex()] = f"{role}-{bundle.index}", self._run_folder
         return self.actors[role]
 
     def stop(self) -> None:
@@ -231,12 +240,14 @@ def _get(references: list[Any], timeout: float | None) -> list[Any]:
 
 def _ended(error: Any) -> ProcessEnded:
     """Which process is gone, by its actor."""
-    name = _names.get(error.actor_id or "", "")
-    who, logs = (f"Process {name}", f"{name}*.log") if name else ("A process", "")
+    name, folder = _known.get(error.actor_id or "", ("", None))
     how = "has ended by itself or was killed"
     if error.actor_init_failed:
         how = f"failed at its start: {str(error).splitlines()[-1]}"
-    return ProcessEnded(f"{who} of this run {how}.", f"Look into logs/{logs} of the run folder, then resume the run.")
+    if folder is None:
+        return ProcessEnded(f"A process of this run {how}.", "Look into logs/ of the run folder, then resume the run.")
+    remedy = f"Look into {folder}/logs/{name}*.log, then go on with `openclaw train --resume {folder}`."
+    return ProcessEnded(f"Process {name} of this run {how}.", remedy)
 
 
 def done(references: list[Any]) -> bool:
