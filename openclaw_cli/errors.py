@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -10,6 +11,7 @@ from typing import Any
 import typer
 
 from openclaw_core.errors import UsageError, UserError
+from openclaw_core.files import shown
 
 from .output import active
 
@@ -69,7 +71,9 @@ def as_user_error(error: BaseException) -> UserError:
     if isinstance(error, OSError) and error.strerror:
         if isinstance(error, FileNotFoundError) and not error.filename and not _has_working_folder():
             return UserError("The folder that this was started in is gone.", "Start it in one that exists.")
-        place = f"{error.filename}: " if error.filename else ""
+        place = f"{shown(str(error.filename))}: " if error.filename else ""
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            return UsageError(f"{place}{error.strerror.lower()}.", "Check the path.")
         return UserError(f"{place}{error.strerror.lower()}.", "Check the path and its permissions, then try again.")
     text = " ".join(str(error).split()) or "no message"
     return UserError(

@@ -124,6 +124,7 @@ class Output:
         sys.stderr.flush()
 
     def _say(self, text: str, style: str = "") -> None:
+        text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
         if style and sys.stderr.isatty():
             self.console(stderr=True).print(text, style=style, markup=False, soft_wrap=True)
         else:

@@ -155,6 +155,7 @@ def _check_flags(
 
 def _range(position: int | None, positions: str | None) -> tuple[int, int | None]:
     from openclaw_core.errors import UsageError
+    from openclaw_core.files import shown
 
     if position is not None and positions is not None:
         raise UsageError("--position and --positions exclude each other.", "Give one of them.")
@@ -166,7 +167,8 @@ def _range(position: int | None, positions: str | None) -> tuple[int, int | None
     except ValueError:
         start, end = -1, None
     if not colon or start < 0 or (end is not None and end <= start):
-        raise UsageError(f"--positions {positions} is no range of positions.", "Give A:B with 0 <= A < B, for example 0:20.")
+        given = shown(positions or "", 40)
+        raise UsageError(f"--positions {given} is no range of positions.", "Give A:B with 0 <= A < B, for example 0:20.")
     return start, end
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def profile_path(name: str, base: Path) -> Path:
     """The file of a profile: a shipped one by name, any other by its path (from base where it is relative)."""
     if name in profile_names():
         return PROFILES / f"{name}.yaml"
-    path = (base / Path(name).expanduser()).resolve()
+    path = resolved(base / Path(name).expanduser())
     if path.is_file():
         return path
     if not name.strip():
@@ -108,7 +109,7 @@ def model_facts(name: str, base: Path) -> tuple[dict[str, Any], str]:
     """The facts of a model by shipped name or path of a YAML file, and their origin."""
     if name in model_names():
         return read_mapping(PROFILES / "models" / f"{name}.yaml"), f"models/{name}.yaml"
-    path = (base / Path(name).expanduser()).resolve()
+    path = resolved(base / Path(name).expanduser())
     if path.is_file():
         return read_mapping(path), f"file {path}"
     near = difflib.get_close_matches(name, model_names(), n=1)
@@ -161,7 +162,15 @@ def absolute(value: str, base: Path) -> str:
     """A path of the configuration as an absolute one; package:NAME is a folder shipped with the program."""
     if value.startswith(PACKAGE_PREFIX):
         return packaged(value)
-    return str((base / Path(value).expanduser()).resolve())
+    return str(resolved(base / Path(value).expanduser()))
+
+
+def resolved(path: Path) -> Path:
+    """path as an absolute one without links; what can't be followed (a loop, a NUL) stands as it is."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:
+        return path.absolute()
 
 
 def packaged(value: str) -> str:

@@ -155,6 +155,9 @@ class DumpReader:
 
     def _record(self, step: int) -> dict[str, Any]:
         if step not in self._records:
+            broken = [problem.what for problem in self.problems if problem.file == step_file(step)]
+            if broken:
+                raise UserError(f"The dump of step {step} can't be read: {broken[0]}.", "Look at another step.")
             steps = self.steps()
             have = f"{steps[0]} to {steps[-1]}" if steps else "none"
             raise UsageError(f"There is no dump of step {step}.", f"Readable steps: {have}.")

@@ -212,7 +212,7 @@ class RunFolder:
 
 def create_run(root: Path, name: str, *, steps: int = 0, facts: dict[str, Any] | None = None) -> RunFolder:
     """Make the folder of a new run under root; raises UsageError where the name is bad or taken."""
-    run = RunFolder(root.resolve() / valid_name(name))
+    run = RunFolder(Path(os.path.realpath(root)) / valid_name(name))
     if run.manifest_path.exists():
         raise UsageError(f"The run {name} exists already in {root}.", "Give another --run-folder, or go on with --resume.")
     if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
@@ -294,5 +294,7 @@ def _manifest(record: dict[str, Any]) -> Manifest:
         known["processes"] = tuple(ProcessRecord(**entry) for entry in record.get("processes", ()))
     except TypeError:
         raise ValueError("an entry of processes is none") from None
+    if not all(isinstance(one.pid, int) and isinstance(one.since, _NUMBER) for one in known["processes"]):
+        raise ValueError("an entry of processes has no pid or no time")
     known["resumed"] = tuple(record.get("resumed", ()))
     return Manifest(**known)
