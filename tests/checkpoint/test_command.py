@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -27,6 +28,8 @@ def test_there_and_back(make_hf, tmp_path):
     assert back.exit_code == 0
     assert "all 36 tensors bitwise equal" in back.stdout
     assert "✓ 3/3" in back.stdout
+    assert f"sglang.launch_server --model-path {tmp_path / 'back'}" in back.stdout.replace("\n", "")
+    assert re.search(r"GB in [\d.]+ s \([\d,]+ MB/s\), peak memory [\d.]+ GB", back.stdout)
     assert back.stderr == ""
 
 
@@ -34,6 +37,8 @@ def test_a_dry_run_writes_nothing(make_hf, tmp_path):
     shown = openclaw(make_hf(), tmp_path / "td", "--dry-run")
     assert shown.exit_code == 0
     assert "base 1e+06" in shown.stdout
+    assert "GB on disk" in shown.stdout
+    assert "whatever the model's size" in shown.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
 
 
