@@ -7,7 +7,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each schedule (default 3)")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of README.md and results.json")
     parser.add_argument("--take", type=Path, metavar="JSON", help="add the records of this file, written elsewhere, first")
+    parser.add_argument("--precision", action="store_true", help="measure how far apart results lie, and only that")
     parser.add_argument("--report-only", action="store_true", help="write the page from results.json")
     chosen = parser.parse_args()
     path = chosen.out / "results.json"
     records: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     if chosen.take:
         _keep(chosen.out, records | json.loads(chosen.take.read_text()))
+    elif chosen.shape and chosen.precision:
+        _keep(chosen.out, records | {chosen.shape: records.get(chosen.shape, {}) | {"precision": compared(chosen.shape)}})
     elif chosen.shape and not chosen.report_only:
         # Kept after every scenario, so that a run cut short leaves what it has.
         for record in measured(chosen.shape, chosen.scenario, chosen.rounds):
@@ -81,6 +84,18 @@ def measured(name: str, scenarios: list[str] | None, rounds: int) -> Iterator[di
             print(scenario.name, json.dumps(found[scenario.name]), flush=True)
             yield record
     scorer.close()
+
+
+def compared(name: str) -> dict[str, Any]:
+    """The precision of one shape: a sample with 3 hints, history of a quarter."""
+    from benchmarks.teacher.measure import make_scorer, precision
+
+    shape = replace(SHAPES[name], history=SHAPES[name].history // 4)
+    scorer = make_scorer(shape)
+    found = precision(scorer, make_samples(shape, SCENARIOS[0])[2])
+    scorer.close()
+    print(json.dumps(found), flush=True)
+    return {"history": shape.history, "gaps": found}
 
 
 main()

@@ -112,6 +112,36 @@ def profiled(scorer: TeacherScorer, samples: Sequence[Sample]) -> dict[str, Any]
     }
 
 
+def precision(scorer: TeacherScorer, sample: Sample) -> dict[str, dict[str, float]]:
+    """How far apart log-probs lie, whole and with shared prefixes, in the model's dtype and in float32.
+
+    At the ids that the first candidate's float32 top-K names.
+    """
+    told: dict[tuple[str, bool], np.ndarray] = {}
+    ids = None
+    kept = [p.detach().clone() for p in scorer.model.parameters()]
+    for name in ("float32", "own dtype"):
+        if name == "float32":
+            scorer.model.float()
+        else:
+            for parameter, old in zip(scorer.model.parameters(), kept, strict=True):
+                parameter.data = old
+        for share in (False, True):
+            scorer.share_prefixes = share
+            (native,) = scorer.score([sample])
+            ids = native.top.ids[0] if ids is None else ids
+            told[name, share] = scorer.logprobs_at([(sample.sample_id, ids)])[sample.sample_id]
+            scorer.forget([sample.sample_id])
+    pairs = {
+        "shared from whole, both in float32": (("float32", True), ("float32", False)),
+        "whole from float32": (("own dtype", False), ("float32", False)),
+        "shared from float32": (("own dtype", True), ("float32", False)),
+        "shared from whole": (("own dtype", True), ("own dtype", False)),
+    }
+    gaps = {name: np.abs(told[one] - told[other]) for name, (one, other) in pairs.items()}
+    return {name: {"mean": float(gap.mean()), "most": float(gap.max())} for name, gap in gaps.items()}
+
+
 def matmul_rate(size: int = 8192, repeats: int = 20) -> float:
     """FLOP/s of a square bf16 product of random matrices on this GPU."""
     one, other = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.teacher.workload import SHAPES
+
 COMMAND = "python -m benchmarks.teacher"
 GOAL_FACTOR, GOAL_RATE = 3.0, 0.65
 HEAD = """# Scoring by the teacher
@@ -30,11 +32,12 @@ def page(records: dict[str, Any], beside: dict[str, Any] | None = None) -> str:
 
 
 def _shape(name: str, record: dict[str, Any]) -> str:
-    lengths = record["lengths"]
+    lengths, arch = record["lengths"], SHAPES[name].arch
+    memory = f" Weights are {arch.parameters * 2 / 2**30:.1f} GiB of the peak." if record["gpu"] else ""
     lines = [
         f"## {name}\n",
         f"{record['model']}; histories of {lengths['history']:,} tokens, hints of {lengths['hint']:,}, replies of "
-        f"{lengths['reply']:,}; packs of at most {lengths['budget']:,} tokens. {record['machine']}\n",
+        f"{lengths['reply']:,}; packs of at most {lengths['budget']:,} tokens. {record['machine']}{memory}\n",
         "| scenario | schedule | tokens | of published | seconds | published / this | TFLOP/s | peak, GiB |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
@@ -53,7 +56,7 @@ def _shape(name: str, record: dict[str, Any]) -> str:
             f"- {scenario}: {found['about']}. Shared and whole name the same id at {apart['same_ids']:.2%} of the places; there "
             f"their log-probs differ by at most {apart['logprob']:.1e}."
         )
-    return "\n".join([*lines, "", *notes, "", _verdicts(record), *_profile(record)])
+    return "\n".join([*lines, "", *notes, "", _verdicts(record), *_profile(record), *_precision(record)])
 
 
 def _verdicts(record: dict[str, Any]) -> str:
@@ -90,6 +93,21 @@ def _profile(record: dict[str, Any]) -> list[str]:
         rate = f"{found['flops'][group] / seconds / 1e12:.0f}" if group in found["flops"] and seconds else ""
         lines.append(f"| {group} | {seconds:.3f} | {seconds / found['kernels']:.1%} | {rate} |")
     return [*lines, ""]
+
+
+def _precision(record: dict[str, Any]) -> list[str]:
+    """How far results lie from each other and from float32."""
+    found = record.get("precision")
+    if not found:
+        return []
+    return [
+        f"How far log-probs lie apart, for 3 candidates of a sample with a history of {found['history']:,} tokens. Random "
+        "weights of this size magnify rounding: read the distance of *shared* from *whole* against that of each from float32.\n",
+        "| log-probs | mean | most |",
+        "| --- | ---: | ---: |",
+        *(f"| {name} | {gap['mean']:.1e} | {gap['most']:.1e} |" for name, gap in found["gaps"].items()),
+        "",
+    ]
 
 
 def _beside(record: dict[str, Any]) -> str:

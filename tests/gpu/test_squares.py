@@ -1,0 +1,44 @@
+"""A frozen model's attention on a GPU: squares by cuDNN, the rest in one call, against float32 one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from openclaw_core.models.megatron import attention, squares
+from openclaw_core.models.megatron.packing import SequenceIds, make_pack
+from openclaw_core.models.megatron.prefix import make_shared_pack
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+DEVICE = torch.device("cuda", 0)
+TRUNK = tuple(range(1100))
+SEQUENCES = [
+    SequenceIds((*TRUNK, 5), (1,) * 300),
+    SequenceIds((*TRUNK, 6, 7), (1,) * 10),
+    SequenceIds((9, *TRUNK[:500]), (2,) * 11),
+    SequenceIds((8,), (3, 4)),
+]
+
+
+@pytest.mark.parametrize("make", [make_pack, make_shared_pack])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_squares_and_the_rest_are_the_whole(make, dtype):
+    assert squares._works(DEVICE, dtype, 32, 8, 128), "cuDNN's squares are not used here"
+    pack = make(SEQUENCES, DEVICE)
+    parts = squares.cut(pack)
+    assert parts.squares
+    rows = len(pack.input_ids)
+    q, mixed = (torch.randn(rows, n, 128, device=DEVICE).to(dtype) for n in (32, 8 * 6))
+    # As in the model: values lie between other things.
+    k, v = mixed.view(rows, 8, 6, 128)[:, :, 4].contiguous(), mixed.view(rows, 8, 6, 128)[:, :, 5]
+    found = squares.attend(q, k, v, pack, parts, 0.09)
+    want = attention.attend_each(q.float(), k.float(), v.float(), pack, 0.09)
+    plain = attention.attend(q, k, v, pack, 0.09)
+    gap, allowed = ((x.float() - want).norm() / want.norm() for x in (found, plain))
+    assert gap <= 1.2 * allowed
+
+
+def test_the_variable_length_kernel_counts_from_the_end():
+    flash = attention.varlen()
+    assert flash is not None
+    assert attention.counts_from_the_end(flash, DEVICE, torch.bfloat16)
