@@ -61,6 +61,7 @@ def test_any_setting_is_taken_or_refused(pairs: list[tuple[str, str]]) -> None:
     assert refusal is None or str(refusal)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_there_is_an_answer_for_every_wrong_key(text: str) -> None:
     meant = nearest(text)
