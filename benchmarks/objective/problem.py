@@ -9,6 +9,7 @@ from torch import Tensor
 
 from openclaw_core.config.schema import Loss
 from openclaw_core.loss.logprobs import row_stats
+from openclaw_core.loss.needs import needs
 from openclaw_core.loss.rows import Rows
 from openclaw_core.loss.targets import Targets, build_targets
 from openclaw_core.loss.teacher_rows import TeacherRows
@@ -60,6 +61,11 @@ def problem(count: int, vocab: int, device: torch.device, dtype: torch.dtype, cf
     ids[..., ::2] = torch.randint(0, vocab, ids[..., ::2].shape, device=device)
     taught = near(stats.top_logprobs[:, None].repeat(1, CANDIDATES, 1), 0.5)
     teacher = TeacherRows(ids, taught, taught, torch.ones(count, CANDIDATES, dtype=torch.bool, device=device))
+    if needs(cfg).old_at_teacher:
+        asked = row_stats(
+            logits, shard, sampled_ids=rows.response_ids, temperature=cfg.temperature, gather_ids=teacher.gather_ids()
+        )
+        stats = replace(stats, gathered=asked.gathered)
     targets = build_targets(cfg, rows, stats, teacher if cfg.w_opd > 0 else None)
     return Problem(logits, torch.empty_like(logits).requires_grad_(True), rows, targets, cfg, shard)
 

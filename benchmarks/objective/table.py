@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.objective.counters import counter_table
 from benchmarks.objective.measuring import Measurement, ratio
-from benchmarks.objective.works import FLOOR, OURS, PUBLISHED
+from benchmarks.objective.works import CELL, FLOOR, OURS, PUBLISHED
 
 MISSING = "–"
 HEAD = ("work", "side", "time, ms", "least to most", "extra memory", f"times the {FLOOR}", f"{PUBLISHED} / this side")
@@ -21,7 +21,7 @@ def table(measurements: Sequence[Measurement], goals: dict[str, float | None]) -
         named = {one.side: one for one in sides}
         for one in sides:
             against_floor = _ratio(one, named.get(FLOOR)) if one.side != FLOOR else ""
-            if one.side == OURS and goals.get(work):
+            if (one.side == OURS or one.side.startswith(CELL)) and goals.get(work):
                 against_floor += f" (goal {goals[work]:g})"
             gain = _ratio(named.get(PUBLISHED), one) if one.side not in (FLOOR, PUBLISHED) and PUBLISHED in named else ""
             cells = (work, one.side, *_numbers(one), against_floor, gain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from openclaw_core.loss.objective import objective, objective_of_logprobs
 from openclaw_core.loss.vocab import VocabShard
 
 OURS, PUBLISHED, FLOOR = "this package", "published schedule", "floor"
+CELL = "this package, cell "
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def hybrid(rows: str, k: int, with_peers: bool) -> Callable[[Meter, Scale, str, 
     def sides(meter: Meter, scale: Scale, name: str, bandwidth: float) -> Iterator[Measurement]:
         one = problem(getattr(scale, rows), scale.vocab, meter.device, scale.dtype, Loss(k=k))
         yield _floor(meter, name, 3 * one.logits.numel() * one.logits.element_size() / bandwidth)
-        yield _train(meter, one, name, OURS, lambda x: objective(x, one.rows, one.targets, one.cfg, one.shard).loss)
+        yield _train(meter, one, name, OURS, _whole(one))
         yield _train(meter, one, name, "this package, as a tensor-parallel rank", lambda x: _two_readings(one, x))
         if meter.cuda:
             with kernels.disabled():
@@ -71,6 +73,21 @@ def hybrid(rows: str, k: int, with_peers: bool) -> Callable[[Meter, Scale, str, 
                 yield _train(meter, one, name, "torch.compile of log-softmax and gather", peers.compiled_loss(one))
 
     return sides
+
+
+def cells(meter: Meter, scale: Scale, name: str, bandwidth: float) -> Iterator[Measurement]:
+    """The same loss in the cells that aren't the default, and with the tail as a bin."""
+    names = itertools.product(("student", "teacher", "overlap"), ("shortest", "token_optimal", "sequence_optimal"))
+    configs = [(f"{subset}/{rule}", Loss(k=4, subset=subset, selection=rule)) for subset, rule in names]
+    for number, (cell, cfg) in enumerate((*configs, ("student/sequence_optimal, tail: bin", Loss(k=4, tail="bin")))):
+        one = problem(scale.short, scale.vocab, meter.device, scale.dtype, cfg)
+        if not number:
+            yield _floor(meter, name, 3 * one.logits.numel() * one.logits.element_size() / bandwidth)
+        yield _train(meter, one, name, CELL + cell, _whole(one))
+
+
+def _whole(one: Problem) -> Callable[[Tensor], Tensor]:
+    return lambda x: objective(x, one.rows, one.targets, one.cfg, one.shard).loss
 
 
 def _two_readings(one: Problem, logits: Tensor) -> Tensor:
@@ -104,7 +121,7 @@ def grpo(meter: Meter, scale: Scale, name: str, bandwidth: float) -> Iterator[Me
     """The GRPO term alone, which Liger computes too."""
     one = problem(scale.short, scale.vocab, meter.device, scale.dtype, Loss(w_opd=0))
     yield _floor(meter, name, 3 * one.logits.numel() * one.logits.element_size() / bandwidth)
-    yield _train(meter, one, name, OURS, lambda x: objective(x, one.rows, one.targets, one.cfg, one.shard).loss)
+    yield _train(meter, one, name, OURS, _whole(one))
     yield _train(meter, one, name, PUBLISHED, lambda x: published.loss(one, x))
     if meter.cuda and peers.liger_installed():
         yield _train(meter, one, name, "Liger's GRPO loss", peers.liger_grpo(one))
@@ -168,6 +185,7 @@ def works() -> tuple[Work, ...]:
     """In the order of the table."""
     return (
         Work("hybrid loss, short, K=4", 1.5, hybrid("short", 4, True)),
+        Work("hybrid loss, short, K=4, by cell", 1.5, cells),
         Work("old pass, short, K=4", 2.0, old_pass(4)),
         Work("old pass, short, K=64", 3.45, old_pass(64)),
         Work("hybrid loss, long, K=20", 1.5, hybrid("long", 20, False)),

@@ -29,6 +29,8 @@ def main() -> None:
     chosen = parser.parse_args()
     path = chosen.out / "results.json"
     records: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    if chosen.precision and chosen.shape not in records:
+        parser.error("--precision adds to what --shape has measured before")
     if chosen.take:
         _keep(chosen.out, records | json.loads(chosen.take.read_text()))
     elif chosen.shape and chosen.precision:

@@ -78,7 +78,7 @@ GROUPS = {
     "norms, rotation, activation": ("_norm_kernel", "_rotate_kernel", "_swiglu_kernel"),
     "log-sum-exp and top-K": ("_stats_kernel", "_topk_kernel"),
     "keys and values of shared prefixes, rows": ("index", "gather"),
-    "copies from and to the host": ("Memcpy", "Memset"),
+    "copies": ("Memcpy", "Memset"),
 }
 
 
