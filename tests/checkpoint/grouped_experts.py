@@ -77,7 +77,7 @@ def load() -> Any:
     sys.meta_path.insert(0, _Finder())
     utils._te_version = Version("2.9.0")
     spec = importlib.util.spec_from_file_location("grouped_extension", original.__file__)
-    extension = importlib.util.module_from_spec(spec)
+    extension = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extension)
     linear = MLPSubmodules(linear_fc1=extension.TEColumnParallelGroupedLinear, linear_fc2=extension.TERowParallelGroupedLinear)
     return Spec(module=TEGroupedMLP, submodules=linear)
