@@ -75,6 +75,8 @@ def as_user_error(error: BaseException) -> UserError:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             return UsageError(f"{place}{error.strerror.lower()}.", "Check the path.")
         return UserError(f"{place}{error.strerror.lower()}.", "Check the path and its permissions, then try again.")
+    if isinstance(error, ValueError) and "embedded null" in str(error):
+        return UsageError("A path holds a NUL character.", "Check the paths that were given.")
     text = " ".join(str(error).split()) or "no message"
     return UserError(
         f"Something failed that should not: {type(error).__name__}: {text}.", "Run again with OPENCLAW_DEBUG=1 for the traceback."

@@ -79,7 +79,7 @@ def convert_ckpt(
     mode = "none" if no_verify else verify
     if source is None or (target is None and not verify_only):
         raise UsageError("SRC and DST are needed.", "openclaw convert-ckpt SRC DST; --verify-only takes DST alone too.")
-    _check_paths(source, hf_config)
+    _check_source(source, None if verify_only else step, hf_config)
     pairs = _pairs(expect or [])
     if verify_only:
         origin, made = (source, target) if target is not None else (None, source)
@@ -127,14 +127,16 @@ def convert_ckpt(
     out.data({**text.result_json(done), "logits": report}, human=human, quiet=str(plan.target))
 
 
-def _check_paths(source: str, hf_config: str | None) -> None:
-    """A wrong path is told before torch is imported."""
+def _check_source(source: str, step: int | None, hf_config: str | None) -> None:
+    """A wrong path, and a folder without a checkpoint, are told before torch is imported."""
+    from openclaw_core.checkpoint.sniff import sniff
     from openclaw_core.config.sources import packaged
     from openclaw_core.files import check_path
 
     check_path(packaged(source), "SRC")
     if hf_config is not None:
         check_path(packaged(hf_config), "--hf-config")
+    sniff(packaged(source), step)
 
 
 def _list() -> None:

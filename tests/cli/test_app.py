@@ -173,6 +173,8 @@ def test_what_lies_at_a_path_is_a_finding(args: list[str], tmp_path: Path, monke
         ["validate", "--profile", "nope"],
         ["convert-ckpt", "/nowhere", "x"],
         ["convert-ckpt", STUDENT, "x", "--expect", "layers"],
+        ["convert-ckpt", STUDENT, "x", "--step", "3"],
+        ["convert-ckpt", "/tmp", "x"],
         ["train", "--profile", "tiny-cpu", "--set", "student.hf=/nowhere"],
         ["train", "--resume", "/nowhere"],
         ["train", "--profile", "tiny-cpu", "--run-folder", "/proc/x"],

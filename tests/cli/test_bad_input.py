@@ -124,6 +124,7 @@ INPUTS: list[tuple[list[str], int]] = [
     (["convert-ckpt", "loop", "made"], 2),
     (["convert-ckpt", TINY, "loop/x"], 1),
     (["convert-ckpt", TINY, "list.yaml"], 1),
+    (["convert-ckpt", TINY, "a\0b"], 2),
     (["convert-ckpt", TINY, "made", "--tp", "-1"], 2),
     (["convert-ckpt", TINY, "--verify-only"], 1),
     (["validate", "--student", "loop"], 2),
