@@ -42,3 +42,19 @@ def test_the_variable_length_kernel_counts_from_the_end():
     flash = attention.varlen()
     assert flash is not None
     assert attention.counts_from_the_end(flash, DEVICE, torch.bfloat16)
+
+
+@pytest.mark.parametrize("make", [make_pack, make_shared_pack])
+def test_a_pack_is_made_without_waiting_for_the_device(make):
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pack = make([*SEQUENCES, SequenceIds((1, 2), ())], DEVICE, multiple=8)
+        parts = squares.cut(pack)
+        nothing = make([SequenceIds((1, 2), ())], DEVICE)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    same = make([*SEQUENCES, SequenceIds((1, 2), ())], torch.device("cpu"), multiple=8)
+    for name in ("input_ids", "positions", "cu_seqlens", "rows", "response_ids"):
+        assert torch.equal(getattr(pack, name).cpu(), getattr(same, name))
+    assert torch.equal(parts.rows.cpu(), squares.cut(same).rows)
+    assert nothing.response_ids.numel() == 0

@@ -41,8 +41,7 @@ class SharedKeys:
     def of(cls, keys: Sequence[np.ndarray], device: torch.device, group: Any = None) -> SharedKeys:
         """From the key rows of each block."""
         lengths = tuple(len(rows) for rows in keys)
-        ends = torch.from_numpy(np.cumsum((0, *lengths), dtype=np.int32))
-        return cls(torch.from_numpy(np.concatenate(keys)).to(device), ends.to(device), lengths, group)
+        return cls(onto(np.concatenate(keys), device), onto(np.cumsum((0, *lengths), dtype=np.int32), device), lengths, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +98,22 @@ def make_pack(sequences: Sequence[SequenceIds], device: torch.device, *, multipl
     for length in lengths:
         ends.append(ends[-1] + length)
     return Pack(
-        input_ids=torch.tensor(ids, dtype=torch.int64, device=device),
-        positions=torch.tensor(positions, dtype=torch.int64, device=device),
-        cu_seqlens=torch.tensor(ends, dtype=torch.int32, device=device),
+        input_ids=onto(ids, device),
+        positions=onto(positions, device),
+        cu_seqlens=onto(ends, device, torch.int32),
         lengths=tuple(lengths),
-        rows=torch.tensor(rows, dtype=torch.int64, device=device),
-        response_ids=torch.tensor(response, dtype=torch.int64, device=device),
+        rows=onto(rows, device),
+        response_ids=onto(response, device),
         row_counts=tuple(len(s.response_ids) for s in sequences),
     )
+
+
+def onto(values: Sequence[int] | np.ndarray, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Whole numbers on a device: an array's dtype, int64 for a sequence, unless dtype says another. Waits for no GPU."""
+    if not isinstance(values, np.ndarray):
+        dtype = dtype or torch.int64
+    tensor = torch.as_tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def check_prompts(sequences: Sequence[SequenceIds]) -> None:

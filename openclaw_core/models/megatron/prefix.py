@@ -23,6 +23,7 @@ from openclaw_core.models.megatron.packing import (
     SharedKeys,
     check_prompts,
     make_pack,
+    onto,
     plan_packs,
     split_evenly,
 )
@@ -56,14 +57,14 @@ def make_shared_pack(sequences: Sequence[SequenceIds], device: torch.device, *, 
     filler = sum(flat.lengths) - total
     keys = [rows_of[i] for i, _ in blocks] + ([np.arange(total, total + filler)] if filler else [])
     starts = [start for _, start in blocks] + ([0] if filler else [])
-    positions = flat.positions + torch.from_numpy(np.repeat(starts, flat.lengths)).to(device)
+    positions = flat.positions + onto(np.repeat(starts, flat.lengths), device)
     rows = [rows_of[i][len(s.prompt_ids) - 1 : len(s) - 1] for i, s in enumerate(sequences)]
     response = [identity for s in sequences for identity in s.response_ids]
     return replace(
         flat,
         positions=positions,
-        rows=torch.from_numpy(np.concatenate(rows)).to(device),
-        response_ids=torch.tensor(response, dtype=torch.int64, device=device),
+        rows=onto(np.concatenate(rows), device),
+        response_ids=onto(response, device),
         row_counts=tuple(len(s.response_ids) for s in sequences),
         shared=SharedKeys.of(keys, device),
     )

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from openclaw_core.models.megatron import attention
-from openclaw_core.models.megatron.packing import Pack, SequenceIds, SharedKeys, make_pack
+from openclaw_core.models.megatron.packing import Pack, SequenceIds, SharedKeys, make_pack, onto
 from openclaw_core.models.megatron.prefix import make_shared_pack
 
 STEP = 512
@@ -47,9 +47,8 @@ def cut(pack: Pack) -> Cut:
         lengths.append(own - side)
         first += own
     device = pack.cu_seqlens.device
-    ends = torch.from_numpy(np.cumsum((0, *lengths), dtype=np.int32)).to(device)
-    rest = replace(pack, cu_seqlens=ends, lengths=tuple(lengths), shared=shared)
-    return Cut(tuple(squares), torch.from_numpy(np.concatenate(rows)).to(device), rest)
+    rest = replace(pack, cu_seqlens=onto(np.cumsum((0, *lengths), dtype=np.int32), device), lengths=tuple(lengths), shared=shared)
+    return Cut(tuple(squares), onto(np.concatenate(rows), device), rest)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, parts: Cut, scale: float) -> torch.Tensor:
