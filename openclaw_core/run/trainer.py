@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,14 +120,14 @@ class Trainer:
         outputs = self._run(batches, self._loss_function, forward_only=False)
         clock.lap("forward_backward")
         try:
-            agree(_first(o["error"] for o in outputs), UNTRAINABLE)
+            agree(_first(map(_error, outputs)), UNTRAINABLE)
             grad_norm = self._update(samples)
         finally:
             self.ddp.zero_grad_buffer()
         clock.lap("optimizer")
         metrics = [o["metrics"] for o in outputs if o["metrics"] is not None]
         seen = [o["seen"] for o in outputs if o["seen"] is not None]
-        dumps = _merge([dump_arrays(batch, targets, stats, self.loss) for batch, targets, stats in seen])
+        dumps = _merge([dump_arrays(batch, targets, stats, self.loss) for batch, targets, stats, _ in seen])
         own = {
             "names": metrics[0].names if metrics else None,
             "values": sum((m.values for m in metrics[1:]), start=metrics[0].values).cpu().numpy() if metrics else None,
@@ -285,11 +286,11 @@ class Trainer:
         try:
             stats = batch.stats or self._row_stats(batch, logits.detach(), slice(None))
             targets = batch.targets or build_targets(self.loss, batch.rows, stats, batch.teacher, batch.reference)
-            out = objective(logits, batch.rows, targets, self.loss, self.shard)
-            out.check(batch.rows)
         except UserError as error:
             return logits.float().sum() * 0, count, {**report, "error": error}
-        report |= {"metrics": out.metrics, "seen": (batch, targets, stats)}
+        out = objective(logits, batch.rows, targets, self.loss, self.shard)
+        # Bad rows add nothing and are named after the last micro-batch: looking at them here would wait for the device.
+        report |= {"metrics": out.metrics, "seen": (batch, targets, stats, replace(out, loss=out.loss.detach()))}
         return out.loss, count, report
 
     def _update(self, samples: Sequence[Sample]) -> float:
@@ -339,6 +340,18 @@ def _per_sample(batch: MicroBatch, stats: RowStats) -> dict[str, OldPass]:
 
 def _merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: value for part in parts for key, value in part.items()}
+
+
+def _error(output: Mapping[str, Any]) -> UserError | None:
+    """What was wrong in a micro-batch: told there, or a row whose log-probs aren't finite."""
+    if output["seen"] is not None:
+        batch, _, _, out = output["seen"]
+        try:
+            out.check(batch.rows)
+        except UserError as error:
+            return error
+    found: UserError | None = output["error"]
+    return found
 
 
 def _first(errors: Iterator[UserError | None]) -> UserError | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.errors import UserError
 from openclaw_core.loss.logprobs import row_stats
-from openclaw_core.loss.objective import objective
+from openclaw_core.loss.objective import Objective, objective
 from openclaw_core.loss.rows import pack_rows
 from openclaw_core.loss.targets import build_targets
 from openclaw_core.loss.teacher_rows import pack_teacher
@@ -140,6 +141,18 @@ def test_faults_are_said_and_leave_the_weights_alone(world, layout):
     assert "s0" in said["gradient"]
     assert "NaN" in said["weights"]
     assert said["single"] == pytest.approx(report(world, "one")["faults"]["single"], abs=1e-5)
+
+
+def test_a_bad_row_of_the_training_forward_is_named_once_all_micro_batches_are_done():
+    from openclaw_core.run.trainer import _error
+
+    rows = pack_rows(program["make_samples"](), program["LOSS"], real_vocab=300)
+    batch, bad = SimpleNamespace(rows=rows), torch.zeros(rows.count, dtype=torch.bool)
+    seen = (batch, None, None, Objective(torch.zeros(()), None, {}, bad))
+    assert _error({"seen": seen, "error": None}) is None
+    bad[6] = True
+    assert "sample s1, response position 1: the current policy's logits" in str(_error({"seen": seen, "error": None}))
+    assert str(_error({"seen": None, "error": UserError("so.", "mend it.")})).startswith("so.")
 
 
 @pytest.mark.parametrize("name", tuple(program["FUSED"]))
