@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--scenario", choices=[s.name for s in SCENARIOS], action="append", help="default: all")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each schedule (default 3)")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of README.md and results.json")
-    parser.add_argument("--take", type=Path, metavar="JSON", help="add the records of this file, written elsewhere, first")
+    parser.add_argument("--take", type=Path, metavar="JSON", help="add the records of this file, written elsewhere")
     parser.add_argument("--precision", action="store_true", help="measure how far apart results lie, and only that")
     parser.add_argument("--report-only", action="store_true", help="write the page from results.json")
     chosen = parser.parse_args()
@@ -32,7 +32,8 @@ def main() -> None:
     if chosen.precision and chosen.shape not in records:
         parser.error("--precision adds to what --shape has measured before")
     if chosen.take:
-        _keep(chosen.out, records | json.loads(chosen.take.read_text()))
+        taken = json.loads(chosen.take.read_text())
+        _keep(chosen.out, records | {name: records.get(name, {}) | record for name, record in taken.items()})
     elif chosen.shape and chosen.precision:
         _keep(chosen.out, records | {chosen.shape: records.get(chosen.shape, {}) | {"precision": compared(chosen.shape)}})
     elif chosen.shape and not chosen.report_only:

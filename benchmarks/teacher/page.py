@@ -92,7 +92,9 @@ def _profile(record: dict[str, Any]) -> list[str]:
     for group, seconds in found["groups"].items():
         rate = f"{found['flops'][group] / seconds / 1e12:.0f}" if group in found["flops"] and seconds else ""
         lines.append(f"| {group} | {seconds:.3f} | {seconds / found['kernels']:.1%} | {rate} |")
-    return [*lines, ""]
+    longest = sorted(found["longest"].items(), key=lambda item: -item[1])[:6]
+    told = ", ".join(f"`{name[:48]}` {seconds:.2f} s" for name, seconds in longest)
+    return [*lines, "", f"The longest kernels: {told}.", ""]
 
 
 def _precision(record: dict[str, Any]) -> list[str]:
