@@ -75,8 +75,18 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def companions(folder: Path) -> list[Path]:
     """Files of a Hugging Face folder that belong to the weights: config, tokenizer, template, generation config."""
-    found = {path for pattern in _COMPANIONS for path in folder.glob(pattern)}
-    return sorted(path for path in found if path.is_file() and path.suffix not in (".safetensors", ".bin"))
+    return sorted(path for path in _named(folder) if path.is_file() and path.suffix not in (".safetensors", ".bin"))
+
+
+def check_companions(folder: Path) -> None:
+    """Raises UserError for a name of a file that is a folder, or a link to nothing: a copy would lose it in silence."""
+    broken = sorted(str(path) for path in _named(folder) if path.suffix and not path.is_file())
+    if broken:
+        raise UserError(f"{', '.join(broken)}: not a file, or a link to one that is gone.", "Fetch the model again.")
+
+
+def _named(folder: Path) -> set[Path]:
+    return {path for pattern in _COMPANIONS for path in folder.glob(pattern)}
 
 
 def custom_code(folder: Path) -> list[str]:

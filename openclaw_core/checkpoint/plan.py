@@ -16,6 +16,7 @@ from openclaw_core.checkpoint.checks import check_expected, check_tokenizer
 from openclaw_core.checkpoint.examine import Examined, examine_hf, examine_torch_dist
 from openclaw_core.checkpoint.fp8 import open_hf
 from openclaw_core.checkpoint.hf import Entry
+from openclaw_core.checkpoint.manifest import check_companions
 from openclaw_core.checkpoint.mapping import Layout, Mapping
 from openclaw_core.checkpoint.sniff import Found, carried_config, sniff
 from openclaw_core.checkpoint.torch_dist import TorchDistReader
@@ -89,6 +90,7 @@ def plan_conversion(
         )
     arch = architecture_from_config(read_config(folder), str(folder))
     check_expected(arch, expect or {})
+    check_companions(folder)
     check_tokenizer(folder, arch)
     differing = disagreements(found.folder, arch, str(folder)) if to == "hf" else []
     if differing:

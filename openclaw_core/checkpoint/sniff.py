@@ -93,7 +93,7 @@ def resolve(path: str | Path) -> Path:
 
 
 def _tracked(root: Path) -> Path:
-    step = (root / TRACKER).read_text(encoding="utf-8").strip()
+    step = (root / TRACKER).read_text(encoding="utf-8", errors="replace").strip()[:40]
     inner = root / (f"iter_{int(step):07d}" if step.isdigit() else "release")
     if (step != "release" and not step.isdigit()) or not (inner / ".metadata").is_file():
         raise UserError(f"{root / TRACKER} names {step!r}, which isn't there completely.", "Save or convert it again.")

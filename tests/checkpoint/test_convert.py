@@ -96,6 +96,15 @@ def test_manifest_names_and_hashes_everything(make_hf, read_hf, tmp_path):
     assert set(manifest.companions) == {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}
 
 
+def test_a_companion_that_would_be_lost_is_an_error_before_anything_is_written(make_hf, tmp_path):
+    source = make_hf()
+    (source / "tokenizer.json").unlink()
+    (source / "tokenizer.json").mkdir()
+    (source / "chat_template.jinja").symlink_to("gone")
+    with pytest.raises(UserError, match=r"chat_template\.jinja, .*tokenizer\.json: not a file, or a link to one that is gone"):
+        plan_conversion(source, tmp_path / "td")
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("fp32", torch.float32), ("fp16", torch.float16)])
 def test_dtype_is_cast_and_the_config_says_so(make_hf, read_hf, tmp_path, name, dtype):
     source = make_hf()

@@ -60,6 +60,9 @@ def test_a_tracker_that_names_nothing(tmp_path):
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("../../etc")
     with pytest.raises(UserError, match="isn't there completely"):
         sniff(tmp_path)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(b"\xff\xfe\x00" * 1000)
+    with pytest.raises(UserError, match="isn't there completely"):
+        sniff(tmp_path)
 
 
 def test_a_run_without_checkpoints(tmp_path):
