@@ -113,8 +113,6 @@ def _check(arch: Architecture, sizes: ParallelSizes) -> None:
             findings.append((f"tensor_parallel={tp} doesn't divide the model's {name}={value}.", f"Use a divisor of {value}."))
     if arch.layers % pp:
         findings.append((f"pipeline_parallel={pp} doesn't divide {arch.layers} layers.", "Use a divisor of that."))
-    if sizes.context > 1:
-        findings.append((f"context_parallel={sizes.context} isn't supported by the packed attention.", "Set it to 1."))
     if findings:
         raise Findings("The model can't be built.", findings)
 

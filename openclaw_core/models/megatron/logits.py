@@ -25,9 +25,9 @@ class RowScores:
 
 
 def row_chunks(rows: torch.Tensor, columns: VocabColumns) -> Iterator[slice]:
-    """Slices of rows whose float32 logits stay within half a GiB."""
+    """Slices of rows whose float32 logits stay within half a GiB; one, empty, where there are no rows."""
     step = max(1, _CHUNK_VALUES // columns.size)
-    for start in range(0, rows.shape[0], step):
+    for start in range(0, max(1, rows.shape[0]), step):
         yield slice(start, min(start + step, rows.shape[0]))
 
 
@@ -46,8 +46,6 @@ def score_rows(
         _score_chunk(model.logits(rows[part]), shard, k, temperature, None if ids is None else ids[part])
         for part in row_chunks(rows, columns)
     ]
-    if not parts:
-        parts = [_score_chunk(model.logits(rows), shard, k, temperature, ids)]
     return RowScores(
         lse=torch.cat([p.lse for p in parts]),
         top_ids=torch.cat([p.top_ids for p in parts]),
