@@ -1,4 +1,4 @@
-"""Measures conversions and writes benchmarks/checkpoint.md and checkpoint.json."""
+"""Measures conversions and writes README.md and results.json beside this file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.checkpoint.measure import convert_command, copy_and_hash_command
 from benchmarks.checkpoint.page import page
 from benchmarks.checkpoint.shapes import PLANNED, SHAPES, make_folder, make_headers
 
-OUT = Path(__file__).parents[1]
+OUT = Path(__file__).parent
 
 
 def main() -> None:
@@ -24,9 +24,9 @@ def main() -> None:
     parser.add_argument("--shape", choices=[*SHAPES, *PLANNED], help="what to measure; only the page is written without it")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each (default 3)")
     parser.add_argument("--work", type=Path, help="folder for the weights; needs three times their size (default: here, removed)")
-    parser.add_argument("--report-only", action="store_true", help="write the page from checkpoint.json")
+    parser.add_argument("--report-only", action="store_true", help="write the page from results.json")
     chosen = parser.parse_args()
-    path = OUT / "checkpoint.json"
+    path = OUT / "results.json"
     records: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     if chosen.shape and not chosen.report_only:
         work = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=chosen.work or Path.cwd()))
@@ -37,7 +37,7 @@ def main() -> None:
         records[chosen.shape] = record
         records = {name: records[name] for name in [*SHAPES, *PLANNED] if name in records}
         path.write_text(json.dumps(records, indent=1) + "\n")
-    (OUT / "checkpoint.md").write_text(page(records))
+    (OUT / "README.md").write_text(page(records))
 
 
 def measure(shape: str, work: Path, rounds: int) -> dict[str, Any]:

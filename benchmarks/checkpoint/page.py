@@ -15,7 +15,7 @@ disk. Each round measures both, one after the other. Seconds are of the whole co
 child's peak resident set, pages mapped from files included. Other work shares the machine where the load average is above its
 cores: then processor seconds say more than seconds do, and two rounds differ by what else was running.
 
-Written by `{command} --report-only` from `checkpoint.json`; measured by `{command} --shape SHAPE`.
+Written by `{command} --report-only` from `results.json`; measured by `{command} --shape SHAPE`.
 """
 
 

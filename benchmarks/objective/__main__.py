@@ -25,8 +25,8 @@ from openclaw_core.loss import kernels
 from openclaw_core.loss.logprobs import gather_logprobs, row_stats
 from openclaw_core.loss.objective import objective
 
-HERE = Path(__file__).resolve().parents[1]
-PAGE, NUMBERS = HERE / "objective.md", HERE / "objective.json"
+HERE = Path(__file__).resolve().parent
+PAGE, NUMBERS = HERE / "README.md", HERE / "results.json"
 GOALS = {work.name: work.goal for work in works()}
 
 

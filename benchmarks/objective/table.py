@@ -31,13 +31,13 @@ def table(measurements: Sequence[Measurement], goals: dict[str, float | None]) -
 
 INTRODUCTION = """# The objective's time and memory
 
-Written by `python -m benchmarks.objective --save` from `objective.json`, a section per device.
+Written by `python -m benchmarks.objective --save` from `results.json`, a section per device.
 
 - *floor* of the losses: two readings and one writing of the logits at the rate of a copy within the device's memory, read and
   written bytes counted; of the old pass: one reading; of the output layer: its three matmuls alone, measured in the same run.
 - *extra memory* is the peak over what was there before; the gradients of hidden states and weight are not counted.
 - *published schedule* is the published implementation's passes over the vocabulary, written again in plain torch
-  (`benchmarks/objective/published.py`).
+  (`published.py`).
 - Times are medians: of the device's clock on a GPU, of the process's processor time on a CPU.
 - A ratio stands only where both sides were measured in one run of the program.
 """
