@@ -19,8 +19,9 @@ HEAD = """# Personalisation
 
 A tiny model learns a user's preference from conversation alone. Every run below is the whole product on CPU, started by the
 command that stands under its table: simulated users talk to the proxy, the judge reads what they answer, the teacher scores,
-Megatron trains, the engine gets new weights. A reading asks held-out tasks without any hint and counts the replies in the
-users' style.
+Megatron trains, the engine gets new weights. A reading asks 200 held-out tasks without any hint and counts the replies in the
+users' style. The longest tasks have a word less than the longest that the base model was taught, in talk and in readings: a
+wrong answer then tells of the training and not of the model's limits.
 
 This page is written by `{command} --report-only` from `personalisation.json`; all runs are made again by `{command}`.
 

@@ -12,7 +12,7 @@ import openclaw_core
 from openclaw_core.sim.local import LocalModel
 from openclaw_core.sim.measure import asked, evaluate, rate, unasked, user
 from openclaw_core.sim.styles import PREFERENCES, STYLES
-from openclaw_core.sim.tasks import tasks
+from openclaw_core.sim.tasks import EASE, tasks
 from openclaw_core.types import Message
 
 FOLDER = Path(openclaw_core.__file__).parent / "assets" / "tiny-qwen3"
@@ -86,10 +86,10 @@ def test_style_is_shown_behind_an_empty_reasoning_block_too(model: LocalModel) -
 
 
 def test_no_style_is_shown_unasked(model: LocalModel) -> None:
-    cases = unasked(islice(tasks("held_out", seed=22), 90))
+    cases = unasked(islice(tasks("held_out", seed=22, ease=EASE), 500))
     rates = rate(cases, model.replies([case.messages for case in cases], temperature=1.0))
-    assert rates.obeyed >= 0.98
-    assert rates.solved >= 0.94
+    assert rates.obeyed > 0.995
+    assert rates.solved >= 0.97
 
 
 @pytest.mark.parametrize("name", PREFERENCES)
