@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from ..loss.divergence import DIVERGENCES
 from .inert import inert_keys
 from .schema import Config
 
@@ -130,7 +131,7 @@ def _weak_objective(config: Config) -> list[Finding]:
         filters = f"rollout.top_p={rollout.top_p:g} and rollout.top_k={rollout.top_k}"
         what = f"{filters} filter what is sampled, but the trainer's log-probs are unfiltered."
         found.append((what, "Set 1 and -1, unless you mean it."))
-    if loss.w_opd > 0 and loss.diff_clip <= 0 and loss.divergence == "reverse_kl":
+    if loss.w_opd > 0 and loss.diff_clip <= 0 and DIVERGENCES.get(loss.divergence).surrogate:
         found.append((f"loss.diff_clip is {loss.diff_clip:g}, so one improbable token can dominate a step.", "Set it to e.g. 1."))
     return found
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from ..loss.divergence import DIVERGENCES
 from .keys import all_keys
 from .schema import Config
 
@@ -29,6 +30,10 @@ def active_rules(config: Config) -> list[Rule]:
         rules.append(
             Rule("loss.w_opd is 0: no OPD term", (*(f"loss.{name}" for name in names), "teacher.", "partition.teacher."))
         )
+    elif not DIVERGENCES.get(loss.divergence).surrogate:
+        names = ("diff_clip",) if loss.w_rl > 0 else ("diff_clip", "eps_clip", "eps_clip_high", "dual_clip")
+        why = f"loss.divergence is {loss.divergence}, which has no ratio and no clip"
+        rules.append(Rule(why, tuple(f"loss.{name}" for name in names)))
     if judge.kind != "scripted":
         rules.append(Rule(f"judge.kind is {judge.kind}", ("judge.useless_hints", "judge.only_useless", "judge.unparsable")))
     elif judge.only_useless:
@@ -53,15 +58,13 @@ def active_rules(config: Config) -> list[Rule]:
     return rules
 
 
-def inert_keys(config: Config, origins: Mapping[str, str], rules: Sequence[Rule] | None = None) -> list[Finding]:
+def inert_keys(config: Config, origins: Mapping[str, str]) -> list[Finding]:
     """One finding per reason, naming the keys that were set to something else than their default, and by whom.
-
-    rules default to active_rules(config).
 
     A value given by flag or environment counts even where it equals the default: somebody just asked for it.
     """
     values, found, told = _flat(config), [], set()
-    for rule in active_rules(config) if rules is None else rules:
+    for rule in active_rules(config):
         hit = [
             key for key in values if _matches(key, rule.keys) and key not in told and _asked(key, values[key], origins.get(key))
         ]

@@ -11,11 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from openclaw_core.config.checks import check
-from openclaw_core.config.inert import Rule, inert_keys
 from openclaw_core.config.load import Resolved
 from openclaw_core.config.schema import Config
 from openclaw_core.errors import UsageFindings
-from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.models.architecture import Architecture
 
 from . import sentences
@@ -140,7 +138,6 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
     }
     warnings = [
         *resolved.warnings,
-        *_unread(config, resolved.origins),
         *_memory_warnings(roles, config),
         *missing_sources(config),
     ]
@@ -220,16 +217,6 @@ def _role_plan(
         sequence_parallel=sequence,
         memory=estimate(arch, split, config) if arch is not None else None,
     )
-
-
-def _unread(config: Config, origins: Mapping[str, str]) -> list[Finding]:
-    """Keys of the clipped surrogate that were set beside a divergence that isn't one."""
-    loss = config.loss
-    if loss.w_opd == 0 or DIVERGENCES.get(loss.divergence).surrogate:
-        return []
-    keys = ("diff_clip",) if loss.w_rl > 0 else ("diff_clip", "eps_clip", "eps_clip_high", "dual_clip")
-    rule = Rule(f"loss.divergence is {loss.divergence}, which has no ratio and no clip", tuple(f"loss.{key}" for key in keys))
-    return inert_keys(config, origins, [rule])
 
 
 def _memory_warnings(roles: dict[str, RolePlan], config: Config) -> list[Finding]:

@@ -9,6 +9,7 @@ from openclaw_core.config.load import load_profile
 from openclaw_core.errors import UsageFindings
 
 OPENAI = ("judge.kind=openai", "judge.model=m", "judge.base_url=https://host/v1")
+JENSEN = "loss.divergence=jensen_shannon"
 
 
 def wrong(*overrides: str, profile: str = "tiny-cpu") -> str:
@@ -68,6 +69,8 @@ def test_remarks(overrides: list[str], says: str) -> None:
     [
         (["loss.w_opd=0", "loss.k=8"], ["loss.k (--set)"], "loss.w_opd is 0"),
         (["loss.w_opd=0", "teacher.hf=x"], ["teacher (--set)"], "loss.w_opd is 0"),
+        ([JENSEN, "loss.diff_clip=0", "loss.eps_clip=0.1"], ["loss.diff_clip (--set) has"], "loss.divergence is jensen_shannon"),
+        ([JENSEN, "loss.w_rl=0", "loss.eps_clip=0.1"], ["loss.eps_clip (--set) has"], "loss.divergence is jensen_shannon"),
         ([*OPENAI, "judge.unparsable=0.1"], ["judge.unparsable (--set)"], "judge.kind is openai"),
         (
             ["judge.base_url=http://h/v1", "judge.model=m"],
@@ -86,6 +89,7 @@ def test_keys_without_effect(overrides: list[str], keys: list[str], reason: str)
     said = told(*overrides)
     assert all(key in said for key in keys)
     assert f"no effect because {reason}" in said
+    assert "one improbable token" not in said
 
 
 @pytest.mark.parametrize("profile", ["tiny-cpu", "qwen3-4b-topk", "qwen3-4b-grpo", "qwen3-4b-opd"])
