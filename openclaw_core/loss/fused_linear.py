@@ -15,7 +15,7 @@ from torch import Tensor
 from openclaw_core.config.schema import Loss
 from openclaw_core.loss.attach import attach
 from openclaw_core.loss.fused import FusedRows, fusable
-from openclaw_core.loss.objective import Objective, objective, objective_of_fused
+from openclaw_core.loss.objective import Objective, in_kernel, objective, objective_of_fused
 from openclaw_core.loss.rows import Rows
 from openclaw_core.loss.targets import Targets
 from openclaw_core.loss.vocab import VocabShard
@@ -52,7 +52,7 @@ def linear_objective(
         d_weight = torch.zeros(weight.shape, dtype=weight_grad_dtype or weight.dtype, device=weight.device)
     buffer = hidden.new_empty(min(step, count), vocab)
     with torch.no_grad():
-        fused = FusedRows.empty(targets) if fusable(buffer, rows, targets, shard) else None
+        fused = FusedRows.empty(targets) if in_kernel(cfg) and fusable(buffer, rows, targets, shard) else None
         outs: list[Objective] = []
         # One chunk, if empty, where there are no rows, so that there is a loss.
         for start in range(0, max(1, count), step):

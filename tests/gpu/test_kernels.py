@@ -280,8 +280,9 @@ def test_bad_rows_are_named_and_teach_nothing(value):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_output_layer_in_chunks(dtype, chunk):
-    result, _, cfg = small(dtype)
+@pytest.mark.parametrize("divergence", ["reverse_kl", "jensen_shannon"])
+def test_output_layer_in_chunks(dtype, chunk, divergence):
+    result, _, cfg = small(dtype, Loss(k=4, opd_on_rl_only="anchor", divergence=divergence))
     rows, targets, shard = result.rows, result.targets, VocabShard.whole(VOCAB, VOCAB + 5)
     hidden = torch.randn(rows.count, 64).to(dtype).to(DEVICE)
     weight = torch.randn(VOCAB + 5, 64).mul(0.3).to(dtype).to(DEVICE)

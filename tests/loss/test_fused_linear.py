@@ -17,7 +17,7 @@ V, PADDED, H = 23, 26, 6
 SHARD = VocabShard.whole(V, PADDED)
 
 
-@pytest.fixture(params=[{}, {"tail": "bin", "entropy_coef": 0.1, "kl_coef": 0.1}])
+@pytest.fixture(params=[{}, {"tail": "bin", "entropy_coef": 0.1, "kl_coef": 0.1}, {"divergence": "jensen_shannon"}])
 def problem(request):
     """rows, targets, cfg, hidden [N, H], weight [PADDED, H]; float64."""
     cfg = Loss(opd_on_rl_only="anchor", **request.param)
@@ -48,6 +48,12 @@ def test_equals_the_layer_and_the_objective(problem, chunk_rows):
         torch.testing.assert_close(out.sample_losses[name], losses, atol=1e-12, rtol=0)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("problem", [{"divergence": "jensen_shannon"}], indirect=True)
+def test_what_the_kernel_does_not_know_takes_the_plain_path(problem, monkeypatch):
+    monkeypatch.setattr(fused_linear, "fusable", lambda *_: True)
+    test_equals_the_layer_and_the_objective(problem, 3)
 
 
 @pytest.mark.parametrize("trained", [0, 1])
