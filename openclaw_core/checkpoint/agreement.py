@@ -27,15 +27,20 @@ def check_trained(load: str | Path, hf: str | Path | None = None) -> Architectur
             f"{load} carries no Hugging Face config.", "Convert it with `openclaw convert-ckpt`, or name its model (hf)."
         )
     arch = architecture_from_hf(folder)
-    if arch.family not in DENSE or arch.prefix != "model.":
-        raise UserError(
-            f"{load} is {arch.model_type}: it is converted, but the trainer builds dense text models only.",
-            f"Train one of {', '.join(DENSE)}.",
-        )
+    check_family(arch, load)
     findings = disagreements(found.folder, arch, str(folder), Path(hf) if hf is not None else None)
     if findings:
         raise Findings(f"{load}: what states its architecture disagrees; convert it again from the right model.", findings)
     return arch
+
+
+def check_family(arch: Architecture, where: str | Path) -> None:
+    """UserError unless the trainer builds models of the architecture that was read from where."""
+    if arch.family not in DENSE or arch.prefix != "model.":
+        raise UserError(
+            f"{where} is {arch.model_type}: it is converted, but the trainer builds dense text models only.",
+            f"Train one of {', '.join(DENSE)}.",
+        )
 
 
 def disagreements(folder: Path, arch: Architecture, where: str, hf: Path | None = None) -> list[tuple[str, str]]:

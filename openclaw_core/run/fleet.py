@@ -42,8 +42,7 @@ GRACE_S = 3.0
 
 @dataclass(frozen=True)
 class Sources:
-    """Checkpoints that the roles start from: the student's torch_dist, the teacher's (or its Hugging Face folder), and one of
-    the run to go on from."""
+    """Checkpoints that the roles start from, each a torch_dist or a Hugging Face folder, and one of the run to go on from."""
 
     student: Path
     teacher: Path

@@ -7,8 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from openclaw_core.config.load import Resolved
-from openclaw_core.config.schema import ModelSource
+from openclaw_core.config.schema import Config, ModelSource
 from openclaw_core.files import write_atomic
+from openclaw_core.models.architecture import architecture_from_hf
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Sources
 from openclaw_core.run.plan import Plan
@@ -55,7 +56,7 @@ def prepare(resolved: Resolved, plan: Plan, run: RunFolder, saved: int | None, w
     write_atomic(run.config, resolved.to_yaml())
     write_atomic(run.plan, dumps(plan.to_dict(), indent=2) + "\n")
     run.update(state="starting", reason="", steps=config.train.steps, versions=_versions(), facts=_facts(resolved, plan))
-    student = _torch_dist(run, "student", config.student, watcher)
+    student = _student(run, config, watcher)
     needs_own_teacher = config.teacher is not None and config.loss.w_opd > 0
     teacher = _as_it_is(config.teacher) if needs_own_teacher and config.teacher else student
     _check_architectures({student: config.student, teacher: config.teacher if teacher != student else config.student})
@@ -65,15 +66,18 @@ def prepare(resolved: Resolved, plan: Plan, run: RunFolder, saved: int | None, w
     return Job(run, resolved, plan, Sources(student, teacher, checkpoint), (saved or 0) + 1)
 
 
-def _torch_dist(run: RunFolder, name: str, source: ModelSource, watcher: Watcher) -> Path:
-    """source.load, else the conversion of source.hf, made once per run."""
+def _student(run: RunFolder, config: Config, watcher: Watcher) -> Path:
+    """student.load, else the conversion of student.hf, made once per run; student.hf itself where another loader reads that."""
+    source = config.student
     if source.load is not None:
         return Path(source.load)
+    assert source.hf is not None
+    if config.train.loader != "own":
+        return Path(source.hf)
     from openclaw_core.checkpoint.convert import convert, plan_conversion
 
-    target = run.path / "models" / name
+    target = run.path / "models" / "student"
     if not target.exists():
-        assert source.hf is not None
         target.parent.mkdir(exist_ok=True)
         result = convert(plan_conversion(source.hf, target, to="torch_dist"))
         watcher.note(f"Converted {source.hf} to torch_dist: {len(result.checks)} tensors verified in {result.seconds:.1f} s.")
@@ -89,13 +93,15 @@ def _as_it_is(source: ModelSource) -> Path:
 
 def _check_architectures(sources: dict[Path, ModelSource | None]) -> None:
     """What a checkpoint says of itself in its several places must agree, and be something that the trainer builds."""
-    from openclaw_core.checkpoint.agreement import check_trained
+    from openclaw_core.checkpoint.agreement import check_family, check_trained
     from openclaw_core.checkpoint.sniff import sniff
 
     for folder, source in sources.items():
-        # A teacher may be read from its Hugging Face folder, which states its architecture in one place.
         if sniff(folder).kind == "torch_dist":
             check_trained(folder, source.hf if source is not None else None)
+        else:
+            # A Hugging Face folder states its architecture in one place.
+            check_family(architecture_from_hf(folder), folder)
 
 
 def _roll_back(run: RunFolder, step: int, watcher: Watcher) -> None:

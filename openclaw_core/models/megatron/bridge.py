@@ -15,7 +15,7 @@ from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.bridge_checks import bridge_findings
 from openclaw_core.models.hf_config import read_config
 from openclaw_core.models.megatron.builder import PackedGPT
-from openclaw_core.models.megatron.parallel import ParallelSizes
+from openclaw_core.models.megatron.parallel import ParallelSizes, together
 from openclaw_core.models.megatron.provider import check_provider, compare_provider
 
 
@@ -23,26 +23,42 @@ from openclaw_core.models.megatron.provider import check_provider, compare_provi
 def load_with_bridge(model: PackedGPT, folder: Path) -> None:
     """Fill this rank's parameters from a Hugging Face folder through megatron-bridge; rows of padding are left undefined.
 
-    Raises UserError when it isn't installed or fails, and Findings for what it builds otherwise or doesn't fill.
+    Raises Findings when it isn't installed, for what it builds otherwise and for what it doesn't fill, and
+    UserError where it can't open the folder, all of them on every rank alike; UserError on this one where it fails to load.
     """
     recompute = model.config.recompute_granularity == "full"
     problems = bridge_findings(read_config(folder), recompute=recompute, load=None)
     if problems:
         raise Findings("megatron-bridge can't read this model.", problems)
-    from megatron.bridge import AutoBridge
-
     for parameter in model.parameters():
         parameter.fill_(torch.nan)
-    try:
-        bridge = AutoBridge.from_hf_pretrained(str(folder), trust_remote_code=False)
-        provider = bridge.to_megatron_provider(load_weights=False)
-        _give_settings(provider, model)
-        with _fused_names(model), _real_rows(model):
-            bridge.load_hf_weights([model])
-    except (ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        raise UserError(f"megatron-bridge can't load {folder}: {error}", "Set train.loader=own.") from error
+    bridge = together(lambda: _opened(folder, model))
+    # In here ranks wait for each other in ways of the bridge's own: who fails there is ended by the run, with the others.
+    with _sentence(folder), _fused_names(model), _real_rows(model):
+        bridge.load_hf_weights([model])
     _share_embedding(model)
-    _check_filled(model)
+    together(lambda: _check_filled(model))
+
+
+def _opened(folder: Path, model: PackedGPT) -> Any:
+    """The bridge of a folder, its settings ours. Nothing in it waits for other ranks."""
+    from megatron.bridge import AutoBridge
+
+    with _sentence(folder):
+        bridge = AutoBridge.from_hf_pretrained(str(folder), trust_remote_code=False)
+        _give_settings(bridge.to_megatron_provider(load_weights=False), model)
+    return bridge
+
+
+@contextmanager
+def _sentence(folder: Path) -> Iterator[None]:
+    """What a bridge raises, as a UserError; want of memory stays what it is."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, LookupError, RuntimeError, TypeError, AttributeError) as error:
+        raise UserError(f"megatron-bridge can't load {folder}: {error}", "Set train.loader=own.") from error
 
 
 def _give_settings(provider: Any, model: PackedGPT) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import datetime
 import random
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from openclaw_core.errors import Findings
+from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.megatron import shim
 from openclaw_core.models.megatron.core import parallel_state, tensor_parallel
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,29 @@ def start(meeting: Rendezvous, sizes: ParallelSizes, *, seed: int, timeout_s: fl
     torch.manual_seed(seed)
     tensor_parallel.model_parallel_cuda_manual_seed(seed)
     return device
+
+
+def together(work: Callable[[], Result]) -> Result:
+    """work() of this rank; what it raises as UserError on any rank is raised on all, as one that raised alone would leave the
+    others waiting.
+
+    All ranks call it; work itself waits for none.
+    """
+    result, error = None, None
+    try:
+        result = work()
+    except UserError as raised:
+        error = raised
+    everyone: list[UserError | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, error)
+    errors = [one for one in everyone if one is not None]
+    for one in errors:
+        if not isinstance(one, Findings):
+            raise one from error
+    if errors:
+        found = dict.fromkeys(finding for one in errors if isinstance(one, Findings) for finding in one.findings)
+        raise Findings(errors[0].what, list(found)) from error
+    return cast(Result, result)
 
 
 def stop() -> None:

@@ -40,6 +40,7 @@ class AutoBridge:
     forgets: tuple[str, ...] = ()
     returns: ClassVar[dict[str, object]] = {}
     reads: ClassVar[dict[str, object]] = {}
+    fails: ClassVar[tuple[int, ...]] = ()
     providers: ClassVar[list[Provider]] = []
 
     @classmethod
@@ -51,6 +52,8 @@ class AutoBridge:
 
     def to_megatron_provider(self, load_weights: bool) -> Provider:
         assert not load_weights
+        if torch.distributed.get_rank() in self.fails:
+            raise ValueError("no such provider")
         arch = self.arch
         config = transformer_config(arch, ParallelSizes(), torch.bfloat16, recompute=False)
         own = {
@@ -117,6 +120,13 @@ def load(rank: int, ranks: int, folder: Path, meet) -> None:
             told["default"] = refused(built, source, returns={"recompute_granularity": None})
             told["other"] = refused(built, source, reads={"rotary_base": 10000})
             (folder / "told.json").write_text(json.dumps(told))
+        if name == "tp2":
+            # Each of these would wait for the other for ever.
+            assert "can't load" in (said := refused(built, source, fails=(1,))), said
+            assert "no such provider" in said
+            empty = "output_layer.weight" if not arch.tied else "embedding.word_embeddings.weight"
+            said = refused(built, source, forgets=(empty,) if rank else ())
+            assert f"{empty} wasn't filled" in said, said
         parallel.stop()
 
 
