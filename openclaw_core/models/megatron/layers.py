@@ -40,8 +40,15 @@ class PackedLayout(PackedSeqParams):
         return self._cut
 
 
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / rms(x) * weight over the last axis, in Hugging Face's order: normalised in float32, cast to x's dtype, then scaled."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * wide.to(x.dtype)
+
+
 class RMSNorm(torch.nn.Module):
-    """x / rms(x) * weight in Hugging Face's order: normalise in fp32, cast to x's dtype, then scale."""
+    """rms_norm with a weight of its own."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
         super().__init__()
@@ -51,9 +58,7 @@ class RMSNorm(torch.nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class PackedAttention(MegatronModule):

@@ -44,7 +44,12 @@ def test_kernels_that_agree_are_used(offer):
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [({"swiglu": lambda x: frozen.swiglu(x) * 1.01}, "differ by"), ({"rotate": broken}, "RuntimeError: no compiler")],
+    [
+        ({"swiglu": lambda x: frozen.swiglu(x) * 1.01}, "differ by"),
+        ({"swiglu": lambda x: frozen.swiglu(x) * torch.nan}, "differ by nan"),
+        ({"rms_norm": lambda *given: frozen.rms_norm(*given) * torch.nan}, "differ by nan"),
+        ({"rotate": broken}, "RuntimeError: no compiler"),
+    ],
 )
 def test_others_are_not_and_that_is_said(offer, changed, said):
     offer(**changed)
@@ -54,3 +59,18 @@ def test_others_are_not_and_that_is_said(offer, changed, said):
 
 def test_a_cpu_needs_none():
     assert frozen._ops(torch.zeros(1)) is frozen._PLAIN
+
+
+def test_want_of_memory_is_no_word_on_the_kernels(offer):
+    def full(*_):
+        raise torch.OutOfMemoryError("full")
+
+    offer(rotate=full)
+    with pytest.raises(torch.OutOfMemoryError):
+        frozen._kernels(CPU, torch.float32)
+
+
+def test_a_layer_says_what_it_does_not_take():
+    known = {"rotary_pos_emb": torch.zeros(1), "packed_seq_params": None, "context": None}
+    with pytest.raises(AssertionError, match="frozen layers take no attention_mask"):
+        frozen._forward(None, torch.zeros(1), **known, attention_mask=torch.zeros(1))
