@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..config.schema import Config
+    from ..config.schema import Config, Loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ METRICS = {metric.name: metric for metric in TABLE}
 
 
 def constants(config: Config) -> dict[str, str]:
-    """Metrics that cannot move in a run of this configuration, with the reason."""
+    """Metrics that cannot move in a run of this configuration, with the reason; of a kind of samples, those that are its own."""
     from ..loss.divergence import DIVERGENCES
 
     loss = config.loss
@@ -146,8 +146,28 @@ def constants(config: Config) -> dict[str, str]:
         found["batch/capped_share"] = "rollout.on_length is drop: cut replies are never trained"
     if loss.kl_coef == 0:
         found["loss/kl"] = "loss.kl_coef is 0: no reference"
+    found |= _of_kinds(loss)
     if config.users is None:
         found |= {name: "there are no simulated users" for name in METRICS if name.startswith("eval/")}
+    return found
+
+
+def _of_kinds(loss: Loss) -> dict[str, str]:
+    """Metrics of one kind of samples that cannot move, though those of all samples can."""
+    alone = loss.entropy_coef == 0 and loss.kl_coef == 0
+    found: dict[str, str] = {}
+    if loss.w_rl > 0:
+        found["loss/grpo.opd"] = "an OPD-only sample has no verdict: its advantage is 0"
+    if alone and loss.w_opd == 0:
+        found["loss/total.opd"] = "loss.w_opd is 0, and an OPD-only sample has no verdict"
+    if loss.w_opd > 0 and loss.opd_on_rl_only == "skip":
+        names = ["loss/opd", "ratio/opd_mean", "ratio/opd_clipped_share", *(name for name in METRICS if name.startswith("opd/"))]
+        found |= dict.fromkeys((f"{name}.rl" for name in names), "loss.opd_on_rl_only is skip: no teacher on an RL-only sample")
+        if alone and loss.w_rl == 0:
+            found["loss/total.rl"] = "loss.w_rl is 0 and loss.opd_on_rl_only is skip"
+    elif loss.w_opd > 0:
+        names = ["candidates", "choice_share", "k_star", "k_star_N_share", "first_share", "tied_share"]
+        found |= dict.fromkeys((f"opd/{name}.rl" for name in names), "an RL-only sample has one candidate")
     return found
 
 
@@ -172,7 +192,8 @@ def markdown() -> str:
         "",
         "`metrics.jsonl` in the run folder holds one object per optimizer step (step 0 is the reading before training; after",
         "a resume the last line of a step counts). A number that isn't finite is `null`; a metric that a run lacks is absent.",
-        "Metrics that can't move in a run (`loss/opd` when `loss.w_opd` is 0) are named as constant by `openclaw status`.",
+        "Metrics that can't move in a run (`loss/opd` when `loss.w_opd` is 0) are named as constant by `openclaw status`;",
+        "what is so for all samples is so for each kind, and what is so for one kind alone is named as such (`loss/grpo.opd`).",
         "",
         "What the loss says (`loss/` but for norm and rate, `opd/`, `ratio/`, `gap/engine_mean`, `batch/entropy`) is there for",
         "all samples and, with `.opd_rl`, `.opd` or `.rl` behind the name, for those of a kind that the step has: `loss/opd.rl`.",

@@ -43,13 +43,27 @@ def test_kinds_of_samples_are_told_apart():
         ({"loss": {"w_rl": 0}}, {"loss/grpo", "ratio/clipped_share"}, {"loss/opd"}),
         ({"loss": {"max_candidates": 1}}, {"opd/first_share", "opd/candidates", "ratio/mean"}, {"opd/overlap"}),
         ({"loss": {"divergence": "jensen_shannon"}}, {"opd/signal", "opd/clipped_share"}, {"opd/abs_difference"}),
+        (
+            {"loss": {"opd_on_rl_only": "skip"}},
+            {"loss/grpo.opd", "loss/opd.rl", "ratio/opd_mean.rl", "opd/signal.rl", "opd/candidates.rl", "opd/k_star_N_share.rl"},
+            {"loss/grpo.rl", "loss/opd.opd", "loss/total.rl", "loss/total.opd", "opd/candidates.opd"},
+        ),
+        (
+            {"loss": {"opd_on_rl_only": "anchor"}},
+            {"loss/grpo.opd", "opd/candidates.rl", "opd/choice_share.rl", "opd/first_share.rl", "opd/k_star_N_share.rl"},
+            {"loss/opd.rl", "opd/signal.rl", "opd/overlap.rl"},
+        ),
+        ({"loss": {"w_opd": 0}}, {"loss/grpo.opd", "loss/total.opd"}, {"loss/total.rl", "loss/grpo.opd_rl"}),
+        ({"loss": {"w_opd": 0, "entropy_coef": 0.1}}, {"loss/grpo.opd"}, {"loss/total.opd"}),
+        ({"loss": {"w_rl": 0}}, {"loss/total.rl"}, {"loss/grpo.opd", "loss/total.opd"}),
         ({"loss": {"subset": "overlap"}}, {"loss/kl"}, {"opd/support_size", "opd/empty_share"}),
         ({"loss": {"kl_coef": 0.1}, "users": {}}, {"opd/support_size"}, {"loss/kl", "eval/preference_rate"}),
     ],
 )
 def test_what_cannot_move_is_named_with_a_reason(sections, constant, moving):
     found = metrics.constants(config(**sections))
-    assert constant <= found.keys() <= metrics.METRICS.keys()
+    assert constant <= found.keys()
+    assert not metrics.unknown(found)
     assert not moving & found.keys()
     assert all(found.values())
 
