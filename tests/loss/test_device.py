@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from openclaw_core.config.schema import Loss
+from openclaw_core.loss import logprobs
 from openclaw_core.loss.objective import objective
 from openclaw_core.loss.selection import RULES
 from openclaw_core.loss.tensors import map_tensors
@@ -76,7 +77,15 @@ def test_nothing_in_the_loss_waits_for_the_device(subset, rule):
         assert not [name for name in names if "local_scalar" in name or "nonzero" in name or "masked_select" in name]
 
 
-def test_the_number_of_launches_grows_with_neither_samples_nor_rows():
+def test_launches_are_as_many_as_chunks_of_rows_whatever_the_samples(monkeypatch):
     cfg = Loss(tail="bin", entropy_coef=0.1, selection="sequence_optimal")
-    counts = {len(step_on_meta(samples(count, length), cfg)) for count, length in ((2, 4), (7, 4), (40, 4), (2, 80))}
-    assert len(counts) == 1
+    monkeypatch.setitem(logprobs.CHUNK, "cuda", 40 * 20)
+
+    def count(number, length):
+        return len(step_on_meta(samples(number, length), cfg))
+
+    one, two, four = count(2, 20), count(20, 4), count(40, 4)
+    assert one == count(10, 4) == count(2, 4)
+    assert four == count(2, 80)
+    assert two > one
+    assert count(60, 4) - four == four - two
