@@ -11,12 +11,22 @@ from typing import Literal
 from .errors import UsageError
 
 
-def check_path(path: str | Path, what: str, kind: Literal["file", "folder"] = "folder") -> None:
-    """Raises UsageError where path, given by the user as what, isn't there or is no such thing.
+def expanded(path: str | Path) -> Path:
+    """path with the home folder that a leading ~ or ~user stands for; UsageError where there is none."""
+    given = Path(path)
+    try:
+        return given.expanduser()
+    except RuntimeError:
+        what = f"The path {shown(path)} begins with {shown(given.parts[0])}, a home folder that isn't known."
+        raise UsageError(what, "Check the path.") from None
+
+
+def check_path(path: str | Path, what: str, kind: Literal["file", "folder"] | None = "folder") -> None:
+    """Raises UsageError where path, given by the user as what, isn't there or is no such thing; kind None takes both.
 
     What lies in it is for its reader to judge. Imports nothing, so that a wrong path is told at once.
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     try:
         found = "folder" if place.is_dir() else "file" if place.exists() else None
     except OSError as error:
@@ -25,7 +35,7 @@ def check_path(path: str | Path, what: str, kind: Literal["file", "folder"] = "f
         from_hub = kind == "folder" and str(path).count("/") == 1 and not str(path).startswith((".", "/", "~"))
         remedy = "Download it first: `hf download ORG/MODEL --local-dir FOLDER`." if from_hub else "Check the path."
         raise UsageError(f"{what} {shown(path)} doesn't exist.", remedy)
-    if found != kind:
+    if kind is not None and found != kind:
         raise UsageError(f"{what} {shown(path)} is a {found}.", f"Name a {kind}.")
 
 

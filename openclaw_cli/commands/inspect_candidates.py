@@ -114,7 +114,7 @@ def _open(run: str, tokenizer: Path | None) -> tuple[DumpReader, TokenTexts]:
     from openclaw_core.run.runfolder import RunFolder, open_run
 
     if tokenizer is not None:
-        check_path(tokenizer, "--tokenizer", "folder" if tokenizer.is_dir() else "file")
+        check_path(tokenizer, "--tokenizer", kind=None)
     path = Path(run)
     bare = path.is_dir() and not (path / "run.json").is_file()
     folder = RunFolder(path) if bare else open_run(run)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from openclaw_core.checkpoint.manifest import sync
 from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, TRACKER
-from openclaw_core.errors import UserError
+from openclaw_core.errors import UsageError, UserError
 
 _MARKS = {"config.json", ".metadata", "metadata.json", TRACKER, MANIFEST}
 
@@ -24,8 +24,8 @@ def new_folder(
 
     An existing target is refused unless overwrite; then it is kept until the new one is complete. What an interrupted
     run left behind is removed first, unless resumable(partial) says that it can be gone on from; one that is still being
-    written is refused. Raises UserError for all of this and when the disk has less than needed_bytes free. A block that
-    ends by KeyboardInterrupt or for want of room leaves the sibling for the next run.
+    written is refused. Raises UsageError where target exists, and UserError for the rest and when the disk has less than
+    needed_bytes free. A block that ends by KeyboardInterrupt or for want of room leaves the sibling for the next run.
     """
     partial, old = target.with_name(f".{target.name}{PARTIAL}"), target.with_name(f".{target.name}{OLD}")
     _make_parent(target)
@@ -33,7 +33,7 @@ def new_folder(
         if old.is_dir() and not target.exists():
             old.rename(target)
         if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
-            raise UserError(f"{target} exists.", "Choose another place, or pass --overwrite.")
+            raise UsageError(f"{target} exists.", "Choose another place, or pass --overwrite.")
         _check_replaceable(target)
         keep = partial.exists() and resumable(partial)
         for leftover in (old,) if keep else (partial, old):

@@ -21,6 +21,7 @@ from openclaw_core.checkpoint.mapping import Layout, Mapping
 from openclaw_core.checkpoint.sniff import Found, carried_config, sniff
 from openclaw_core.checkpoint.torch_dist import TorchDistReader
 from openclaw_core.errors import Findings, UsageError, UserError
+from openclaw_core.files import expanded
 from openclaw_core.models.architecture import VOCAB_DIVISOR, Architecture, architecture_from_config
 from openclaw_core.models.hf_config import read_config
 
@@ -81,7 +82,7 @@ def plan_conversion(
     """
     found = sniff(source, step)
     to = to or ("torch_dist" if found.kind == "hf" else "hf")
-    place = Path(target).expanduser().absolute()
+    place = expanded(target).absolute()
     _check_request(found, place, to, tp, divisor, dtype)
     folder = Path(hf_config) if hf_config is not None else carried_config(found)
     if folder is None:

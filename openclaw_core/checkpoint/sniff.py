@@ -8,6 +8,7 @@ from typing import Literal
 
 from openclaw_core.checkpoint.names import HF_FOLDER, OLD, PARTIAL, TRACKER
 from openclaw_core.errors import UserError
+from openclaw_core.files import expanded
 
 Kind = Literal["hf", "torch_dist"]
 
@@ -26,7 +27,7 @@ def sniff(path: str | Path, step: int | None = None) -> Found:
 
     Raises UserError that says what the folder is instead and what to do about it. No heavy import, no weights read.
     """
-    root = Path(path).expanduser()
+    root = expanded(path)
     if not root.exists():
         hub = (
             "Download it first: `hf download ORG/MODEL --local-dir FOLDER`."

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..files import expanded
 from . import yaml_text
 from .keys import all_keys
 
@@ -50,7 +51,7 @@ def profile_path(name: str, base: Path) -> Path:
     """The file of a profile: a shipped one by name, any other by its path (from base where it is relative)."""
     if name in profile_names():
         return PROFILES / f"{name}.yaml"
-    path = resolved(base / Path(name).expanduser())
+    path = resolved(base / expanded(name))
     if path.is_file():
         return path
     if not name.strip():
@@ -109,7 +110,7 @@ def model_facts(name: str, base: Path) -> tuple[dict[str, Any], str]:
     """The facts of a model by shipped name or path of a YAML file, and their origin."""
     if name in model_names():
         return read_mapping(PROFILES / "models" / f"{name}.yaml"), f"models/{name}.yaml"
-    path = resolved(base / Path(name).expanduser())
+    path = resolved(base / expanded(name))
     if path.is_file():
         return read_mapping(path), f"file {path}"
     near = difflib.get_close_matches(name, model_names(), n=1)
@@ -162,7 +163,7 @@ def absolute(value: str, base: Path) -> str:
     """A path of the configuration as an absolute one; package:NAME is a folder shipped with the program."""
     if value.startswith(PACKAGE_PREFIX):
         return packaged(value)
-    return str(resolved(base / Path(value).expanduser()))
+    return str(resolved(base / expanded(value)))
 
 
 def resolved(path: Path) -> Path:

@@ -52,7 +52,7 @@ def test_a_dry_run_writes_nothing(make_hf, tmp_path):
         (["hf", "x", "--tp", "0"], 2, "error: Tensor-parallel size 0"),
         (["hf", "hf/x"], 2, "lie in each other"),
         (["hf", "x", "--to", "hf"], 2, "already is a Hugging Face folder"),
-        (["hf", "full"], 1, "full exists. Choose another place, or pass --overwrite."),
+        (["hf", "full"], 2, "full exists. Choose another place, or pass --overwrite."),
     ],
 )
 def test_sentences(make_hf, tmp_path, monkeypatch, arguments, code, said):

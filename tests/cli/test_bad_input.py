@@ -19,6 +19,7 @@ from openclaw_core.run import driver, serve
 TINY = "package:tiny-qwen3"
 TRAIN = ["train", "-p", "tiny-cpu"]
 FOREVER = "x" * 5000
+NOBODY = "~no-such-user/model"
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,7 @@ INPUTS: list[tuple[list[str], int]] = [
     ([*TRAIN, "--set", "student.hf=a\0b"], 2),
     ([*TRAIN, "--set", f"student.hf={FOREVER}"], 2),
     ([*TRAIN, "--set", "student.hf=loop"], 2),
+    ([*TRAIN, "--set", f"student.hf={NOBODY}"], 2),
     ([*TRAIN, "--set", "proxy.port=70000"], 2),
     ([*TRAIN, "--set", "proxy.port=OCCUPIED"], 2),
     ([*TRAIN, "--set", "proxy.host=\0"], 2),
@@ -104,6 +106,7 @@ INPUTS: list[tuple[list[str], int]] = [
     (["train", "-p", "binary.yaml"], 2),
     (["train", "-p", "./loop"], 2),
     (["train", "-p", "\0"], 2),
+    (["train", "-p", NOBODY], 2),
     (["train", "--resume", "run-list"], 1),
     (["serve", "-p", "tiny-cpu", "--set", "proxy.port=OCCUPIED"], 2),
     (["serve", "-p", "tiny-cpu", "--run-folder", "x" * 300], 2),
@@ -123,12 +126,15 @@ INPUTS: list[tuple[list[str], int]] = [
     (["convert-ckpt", "garbage", "made"], 1),
     (["convert-ckpt", "loop", "made"], 2),
     (["convert-ckpt", TINY, "loop/x"], 1),
-    (["convert-ckpt", TINY, "list.yaml"], 1),
+    (["convert-ckpt", TINY, "list.yaml"], 2),
+    (["convert-ckpt", NOBODY, "made"], 2),
+    (["convert-ckpt", TINY, NOBODY], 2),
     (["convert-ckpt", TINY, "a\0b"], 2),
     (["convert-ckpt", TINY, "made", "--tp", "-1"], 2),
     (["convert-ckpt", TINY, "--verify-only"], 1),
     (["validate", "--student", "loop"], 2),
     (["validate", "--student", "\0"], 2),
+    (["validate", "--student", NOBODY], 2),
     (["profiles", "show", "tag.yaml"], 2),
     (["profiles", "diff", "tiny-cpu", "self.yaml"], 2),
 ]
