@@ -68,8 +68,8 @@ def panel(progress: Progress) -> RenderableType:
 class LiveWatcher:
     """Shows a panel that changes in place."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, out: Output) -> None:
+        self.console, self.last = console, out.error
         self._live = Live(console=console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> LiveWatcher:
@@ -91,8 +91,8 @@ class LiveWatcher:
 class LineWatcher:
     """One line per step, for pipes and logs."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, out: Output) -> None:
+        self.console, self.last = console, out.error
         self._shown: tuple[int, int] = (-1, -1)
 
     def note(self, text: str) -> None:
@@ -118,7 +118,7 @@ def watching(out: Output) -> Iterator[Watcher]:
     if out.quiet:
         yield SilentWatcher()
     elif console.is_terminal and out.human:
-        with LiveWatcher(console) as live:
+        with LiveWatcher(console, out) as live:
             yield live
     else:
-        yield LineWatcher(console)
+        yield LineWatcher(console, out)

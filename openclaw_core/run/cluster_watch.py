@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import psutil
 
+from openclaw_core.errors import UserError
+
 WATCHED = ("raylet", "gcs_server")
 
 
@@ -42,12 +44,12 @@ class ClusterWatch:
             os.close(descriptor)
 
 
-def end_here(what: str, remedy: str, *, before: Callable[[str], object]) -> None:
-    """Says what happened on stderr, calls before(what), and ends this process at once, with its terminal as it was."""
-    show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-    sys.stderr.write(f"{show_cursor}error: {what} {remedy}\n")
-    sys.stderr.flush()
+def end_here(error: UserError, *, tell: Callable[[UserError], object], before: Callable[[str], object]) -> None:
+    """Calls tell(error) and before(error.what), and ends this process at once, with its terminal as it was."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h")
     try:
-        before(what)
+        tell(error)
+        before(error.what)
     finally:
         os._exit(1)

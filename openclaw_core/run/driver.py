@@ -60,7 +60,7 @@ def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: P
 def _run(job: Job, progress: Progress, watcher: Watcher, stop: StopRequest) -> None:
     with progress.timed("start"):
         watcher.update(progress)
-        fleet = Fleet(job.run, job.plan, job.resolved.config)
+        fleet = Fleet(job.run, job.plan, job.resolved.config, watcher.last)
         stop.rearm()
     try:
         with progress.timed("start"):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openclaw_core.config.schema import Config
+from openclaw_core.errors import UserError
 from openclaw_core.rollout.engines.client import EngineClient
 from openclaw_core.rollout.engines.swap import swap_weights
 from openclaw_core.run import placement
@@ -77,11 +78,12 @@ def _show_devices(config: Config) -> None:
 class Fleet:
     """Started by start(), ended by stop(). Methods block; those that return references don't.
 
-    meanwhile is called again and again while the student, the engines or a reading is waited for.
+    meanwhile is called again and again while the student, the engines or a reading is waited for. tell is called from a thread
+    with what ends this process at once.
     """
 
-    def __init__(self, run: RunFolder, plan: Plan, config: Config) -> None:
-        self.run, self.plan, self.config = run, plan, config
+    def __init__(self, run: RunFolder, plan: Plan, config: Config, tell: Callable[[UserError], None]) -> None:
+        self.run, self.plan, self.config, self._tell = run, plan, config, tell
         self.timeout_s = START_TIMEOUT_S[plan.device]
         _show_devices(config)
         self.cluster = Cluster(run.path, bundles_of(plan, config))
@@ -268,8 +270,5 @@ class Fleet:
             self.run.update(state="failed", reason=reason)
             stop_survivors(self.run, grace_s=GRACE_S)
 
-        end_here(
-            f"Ray's {name} of this run has ended by itself or was killed, so the run ends too.",
-            f"Go on with `openclaw train --resume {self.run.path}`.",
-            before=close,
-        )
+        what = f"Ray's {name} of this run has ended by itself or was killed, so the run ends too."
+        end_here(UserError(what, f"Go on with `openclaw train --resume {self.run.path}`."), tell=self._tell, before=close)

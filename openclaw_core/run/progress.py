@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from ..errors import UserError
 
 
 @dataclass
@@ -47,6 +50,9 @@ class Watcher(Protocol):
     def update(self, progress: Progress) -> None:
         """The state changed."""
 
+    def last(self, error: UserError) -> None:
+        """Why this process ends as soon as this returns; called from another thread than the rest."""
+
 
 class SilentWatcher:
     """Watches nothing."""
@@ -56,3 +62,8 @@ class SilentWatcher:
 
     def update(self, progress: Progress) -> None:
         """Drops the state."""
+
+    def last(self, error: UserError) -> None:
+        """Writes it to stderr: nobody else will."""
+        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.flush()

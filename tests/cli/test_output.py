@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from openclaw_cli.errors import as_user_error, report
-from openclaw_cli.output import Output, plain, scalar_text, size_text, table, use
+from openclaw_cli.live import watching
+from openclaw_cli.output import Mode, Output, plain, scalar_text, size_text, table, use
 from openclaw_core.errors import Findings, UsageError, UserError
 from openclaw_core.types import SampleKind
 
@@ -88,3 +89,14 @@ def test_sizes_in_the_unit_that_fits() -> None:
         "1.00 MiB",
         "20.0 GiB",
     ]
+
+
+@pytest.mark.parametrize("mode", ["human", "json", "quiet"])
+def test_what_ends_the_process_is_told_as_every_error(mode: Mode, capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(Output(mode)) as watcher:
+        watcher.last(UserError("The raylet is gone.", "Go on."))
+    shown = capsys.readouterr()
+    assert shown.err == "error: The raylet is gone. Go on.\n"
+    assert (json.loads(shown.out) if mode == "json" else shown.out) == (
+        {"error": "The raylet is gone.", "remedy": "Go on."} if mode == "json" else ""
+    )

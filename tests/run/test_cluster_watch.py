@@ -14,12 +14,17 @@ from openclaw_core.run.cluster_watch import WATCHED
 
 SCRIPT = """
 import subprocess, sys, time
+from openclaw_core.errors import UserError
 from openclaw_core.run.cluster_watch import ClusterWatch, end_here
+from openclaw_core.run.progress import SilentWatcher
 children = [subprocess.Popen([path, "25"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for path in sys.argv[4:]]
 for child, path in zip(children, sys.argv[4:]):
     while open(f"/proc/{child.pid}/comm").read().strip() != path.rpartition("/")[2]:
         time.sleep(0.01)
-watch = ClusterWatch(lambda name: end_here(f"{name} is gone.", "Go on.", before=lambda what: print("noted", what, flush=True)))
+def lost(name):
+    error = UserError(f"{name} is gone.", "Go on.")
+    end_here(error, tell=SilentWatcher().last, before=lambda what: print("noted", what, flush=True))
+watch = ClusterWatch(lost)
 if sys.argv[2] == "stopped":
     watch.stop()
 children[int(sys.argv[1])].kill()
