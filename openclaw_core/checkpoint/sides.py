@@ -28,7 +28,7 @@ INNER = "release"
 
 
 class Side(Protocol):
-    """The side that is written. made names its kind."""
+    """The side that is written."""
 
     def write(self, job: Job, each: Each) -> tuple[Path, list[tuple[int, int]]]:
         """Writes a job's units; returns the file to sync and the places of the boxes in it."""

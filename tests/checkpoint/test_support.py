@@ -10,7 +10,7 @@ import transformers
 from typer.testing import CliRunner
 
 from openclaw_cli.app import app
-from openclaw_core.checkpoint.families.verified import DENSE, MOE, VERIFIED
+from openclaw_core.checkpoint.families.verified import DENSE_LAYOUTS, MOE_LAYOUTS, VERIFIED
 from openclaw_core.checkpoint.support import supported
 from openclaw_core.models.architecture import FAMILIES, REFUSED
 
@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 
 def test_the_registry_is_what_the_tests_run():
     dense, moe = runpy.run_path(str(HERE / "test_megatron.py")), runpy.run_path(str(HERE / "test_moe.py"))
-    families = {options["family"]: DENSE for options in dense["KINDS"].values()}
+    families = {options["family"]: DENSE_LAYOUTS for options in dense["KINDS"].values()}
     configs = (getattr(transformers, name)().model_type for name, _ in moe["KINDS"].values())
-    families |= dict.fromkeys(configs, MOE)
+    families |= dict.fromkeys(configs, MOE_LAYOUTS)
     assert {name: one.loaded for name, one in VERIFIED.items()} == families
     assert {name: one.saved for name, one in VERIFIED.items()} == families
     assert set(VERIFIED) == {name for name in FAMILIES if not name.endswith("_text")}

@@ -15,15 +15,15 @@ class Verified:
     saved: tuple[str, ...]
 
 
-DENSE = ("TP 1", "TP 2", "PP 2")
-MOE = (*DENSE, "EP 2")
+DENSE_LAYOUTS = ("TP 1", "TP 2", "PP 2")
+MOE_LAYOUTS = (*DENSE_LAYOUTS, "EP 2")
 VERIFIED: dict[str, Verified] = {
-    "qwen3": Verified("Qwen3 dense, FP8 blocks too", DENSE, DENSE),
-    "qwen2": Verified("Qwen2, Qwen2.5", DENSE, DENSE),
-    "llama": Verified("Llama 3", DENSE, DENSE),
-    "qwen3_moe": Verified("Qwen3 MoE (30B-A3B, 235B-A22B)", MOE, MOE),
-    "qwen2_moe": Verified("Qwen1.5-MoE, Qwen2-57B-A14B", MOE, MOE),
-    "deepseek_v3": Verified("DeepSeek-V3, R1", MOE, MOE),
-    "qwen3_vl": Verified("text tower of Qwen3-VL dense; vision tensors carried", DENSE, DENSE),
-    "qwen3_vl_moe": Verified("text tower of Qwen3-VL MoE; vision tensors carried", MOE, MOE),
+    "qwen3": Verified("Qwen3 dense, FP8 blocks too", DENSE_LAYOUTS, DENSE_LAYOUTS),
+    "qwen2": Verified("Qwen2, Qwen2.5", DENSE_LAYOUTS, DENSE_LAYOUTS),
+    "llama": Verified("Llama 3", DENSE_LAYOUTS, DENSE_LAYOUTS),
+    "qwen3_moe": Verified("Qwen3 MoE (30B-A3B, 235B-A22B)", MOE_LAYOUTS, MOE_LAYOUTS),
+    "qwen2_moe": Verified("Qwen1.5-MoE, Qwen2-57B-A14B", MOE_LAYOUTS, MOE_LAYOUTS),
+    "deepseek_v3": Verified("DeepSeek-V3, R1", MOE_LAYOUTS, MOE_LAYOUTS),
+    "qwen3_vl": Verified("text tower of Qwen3-VL dense; vision tensors carried", DENSE_LAYOUTS, DENSE_LAYOUTS),
+    "qwen3_vl_moe": Verified("text tower of Qwen3-VL MoE; vision tensors carried", MOE_LAYOUTS, MOE_LAYOUTS),
 }
