@@ -149,18 +149,18 @@ def leads(results: Results) -> list[Verdict]:
             lambda anchor, skip: 0.35 <= anchor <= 0.65 and anchor < skip,
         ),
         _compared(
-            "OPD only with `skip` passes 95 %",
+            "OPD only holds with `skip`, which ends its run, and doesn't with `anchor`",
             results,
             (OPD, last),
             (OPD_ANCHOR, last),
-            lambda skip, anchor: skip >= 0.95 > anchor,
+            lambda skip, anchor: skip >= MANNER_AFTER > anchor,
         ),
-        _compared("OPD only is ahead of the hybrid at first", results, (OPD, 20), (HYBRID, 20), lambda opd, hybrid: opd > hybrid),
+        _compared("OPD only is ahead of the hybrid at first", results, (OPD, 10), (HYBRID, 10), lambda opd, hybrid: opd > hybrid),
         _compared(
             "With half of the hint sets spoilt, `sequence_optimal` falls far behind `shortest`",
             results,
-            (HALF["sequence_optimal"], 30),
-            (HALF["shortest"], 30),
+            (HALF["sequence_optimal"], 20),
+            (HALF["shortest"], 20),
             lambda sequence, shortest: sequence < shortest - 0.2,
         ),
         _compared(

@@ -100,13 +100,7 @@ SELECTING = Table(
     "OPD only. In half of the hint sets one hint asks for nothing; the teacher ignores it, so it overlaps most with the student.",
     tuple(HALF.values()),
 )
-SELECTING_HYBRID = Table(
-    "dh",
-    "(d) The same with the hybrid",
-    "As above, with the reward's term.",
-    tuple(experiment(rule, HALF_USELESS, {"loss.selection": rule}) for rule in SELECTIONS),
-)
-TABLES = (PREFERENCES, OBJECTIVES, CELLS, ANCHOR, SELECTING, SELECTING_HYBRID)
+TABLES = (PREFERENCES, OBJECTIVES, CELLS, ANCHOR, SELECTING)
 
 
 @dataclass(frozen=True, slots=True)
