@@ -1,7 +1,12 @@
-"""One of two tensor-parallel ranks, each on a GPU of its own; run by test_two_gpus.py: two_ranks.py RANK STORE [BACKEND]."""
+"""One of two ranks, each with a GPU of its own; run by test_two_gpus.py: two_ranks.py RANK FOLDER [BACKEND].
+
+Compares with one rank: old pass and objective with the vocabulary on both, the objective with the rows on both, and a step
+of the trainer at each way to share a model or a batch. FOLDER holds a tiny model in hf; BACKEND gloo runs it all on CPUs.
+"""
 
 from __future__ import annotations
 
+import math
 import os
 import runpy
 import sys
@@ -10,11 +15,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from openclaw_core.config.schema import Loss
+from openclaw_core.config.schema import Loss, Train
 from openclaw_core.loss.logprobs import row_stats
 from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.models.architecture import architecture_from_hf
+from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous, host
+from openclaw_core.run.trainer import Trainer
 
-cases = runpy.run_path(str(Path(__file__).parents[1] / "loss" / "cases.py"))
+TESTS = Path(__file__).parents[1]
+cases = runpy.run_path(str(TESTS / "loss" / "cases.py"))
+shards = runpy.run_path(str(TESTS / "loss" / "shards.py"))
+program = runpy.run_path(str(TESTS / "run" / "program.py"))
+Meet = runpy.run_path(str(TESTS / "worlds.py"))["Meet"]
 RANKS, VOCAB = 2, 20_011
 # Even; the second rank with few real columns; with none.
 SIZES = (10_016, 20_000, 20_096)
@@ -50,21 +62,51 @@ def training(rank: int, size: int, dtype: torch.dtype, device: torch.device, cfg
         torch.testing.assert_close(mine, expected, atol=1e-6, rtol=TOLERANCE[dtype])
 
 
-def main(rank: int, store: str, backend: str = "nccl") -> None:
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+def one_step(folder: Path, meeting: Rendezvous, sizes: ParallelSizes, budget: int) -> dict:
+    trainer = Trainer(
+        architecture_from_hf(folder / "hf"),
+        folder / "hf",
+        sizes,
+        meeting,
+        loss=program["LOSS"],
+        optimizer=program["OPTIMIZER"],
+        train=Train(dtype="fp32", recompute=True, max_tokens_per_device=budget, seed=3),
+    )
+    samples = program["make_samples"]()
+    report = program["one_step"](trainer, samples, program["make_scores"](samples))
+    trainer.close()
+    return report
+
+
+def steps(rank: int, folder: Path) -> None:
+    alone = one_step(folder, host(1), ParallelSizes(), 40)
+    for name, (world, sizes, budget) in program["LAYOUTS"].items():
+        if world == RANKS:
+            got = one_step(folder, Meet(rank, folder)(name, RANKS), sizes, budget)
+            values = ("grad_norm", "loss") if rank == 0 else ("grad_norm",)
+            for value in values:
+                assert math.isclose(got[value], alone[value], rel_tol=1e-4, abs_tol=1e-5), (name, value, got[value], alone[value])
+
+
+def main(rank: int, folder: Path, backend: str = "nccl") -> None:
+    # Each process sees a GPU of its own.
+    device = torch.device("cuda", 0) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # Multicast between GPUs can be withheld from a machine; the loss gains nothing from it.
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-    dist.init_process_group(backend, store=dist.FileStore(store, RANKS), rank=rank, world_size=RANKS)
+    store = dist.FileStore(str(folder / "store"), RANKS)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=RANKS)
     for dtype in TOLERANCE:
         for size in SIZES:
             old_pass(rank, size, dtype, device)
             for cfg in CONFIGS:
                 training(rank, size, dtype, device, cfg)
+    shards["context"](rank, RANKS, device)
     dist.barrier()
     dist.destroy_process_group()
+    steps(rank, folder)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

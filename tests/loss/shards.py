@@ -86,7 +86,7 @@ def old_pass(rank, ranks):
                 torch.testing.assert_close(getattr(shared, name), getattr(alone, name), atol=2e-6, rtol=2e-6)
 
 
-def context(rank, ranks):
+def context(rank, ranks, device="cpu"):
     """Rows cut over two context ranks (times tensor-parallel ranks) and samples over data-parallel ones: one rank's numbers."""
     tensor = ranks // 2
     lines = [dist.new_group(list(range(i * tensor, (i + 1) * tensor))) for i in range(2)]
@@ -100,17 +100,17 @@ def context(rank, ranks):
             cfg = Loss(subset=subset, selection=rule, tail=tail, k=5, diff_clip=clip, entropy_coef=0.1, opd_on_rl_only="anchor")
             size = math.ceil(vocab / tensor) + 1
             shard = VocabShard(column * size, size, vocab, lines[place] if tensor > 1 else None)
-            alone = cases["run"](parts, cfg, dtype=dtype)
+            alone = cases["run"](parts, cfg, dtype=dtype, device=device)
             grads = torch.cat(alone.grads)[:, shard.start : shard.start + shard.real]
             count = alone.rows.count
             # Context: every other row, by turns; and everything on one rank, nothing on the other.
             for index in (torch.arange(place, count, 2), torch.arange(count * place)):
-                result = cases["run"](parts, cfg, shard, dtype=dtype, held=(index, across[column]))
+                result = cases["run"](parts, cfg, shard, dtype=dtype, device=device, held=(index, across[column]))
                 same(result.out, alone.out, across[column], tolerance)
                 torch.testing.assert_close(result.grads[0], grads[index], atol=tolerance, rtol=10 * tolerance)
                 assert torch.equal(result.targets.opd.k_star, alone.targets.opd.k_star[index])
             # Data: samples by turns.
-            result = cases["run"](parts[place::2], cfg, shard, dtype=dtype)
+            result = cases["run"](parts[place::2], cfg, shard, dtype=dtype, device=device)
             same(result.out, alone.out, across[column], tolerance)
             mine = torch.cat(alone.grads[place::2])[:, shard.start : shard.start + shard.real]
             torch.testing.assert_close(torch.cat(result.grads), mine, atol=tolerance, rtol=10 * tolerance)
@@ -161,7 +161,8 @@ def traffic(rank, ranks):
 
 
 def half(rank, ranks):
-    """bf16 logits: sums are float32 all the same, so ranks differ by its rounding in value, and by one bf16 step in gradient."""
+    """bf16 logits, cut by columns, then by rows: sums are float32 all the same, so ranks differ by its rounding in value, and by
+    one bf16 step in gradient."""
     for seed, (subset, rule) in enumerate(itertools.product(("student", "teacher", "overlap"), RULES)):
         parts = cases["random_parts"](seed, count=3)
         cfg = Loss(subset=subset, selection=rule, k=5, entropy_coef=0.1, opd_on_rl_only="anchor")
@@ -173,6 +174,12 @@ def half(rank, ranks):
         for grad, whole in zip(result.grads, alone.grads, strict=True):
             own = whole[:, shard.start : shard.start + shard.real]
             torch.testing.assert_close(grad, own, atol=1e-5, rtol=torch.finfo(torch.bfloat16).eps)
+        index, group = torch.arange(rank, alone.rows.count, ranks), dist.group.WORLD
+        result = cases["run"](parts, cfg, dtype=torch.bfloat16, held=(index, group))
+        same(result.out, alone.out, group, 1e-5)
+        torch.testing.assert_close(
+            result.grads[0], torch.cat(alone.grads)[index], atol=1e-5, rtol=torch.finfo(torch.bfloat16).eps
+        )
 
 
 def bad_rows(rank, ranks):
