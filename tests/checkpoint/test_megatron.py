@@ -11,7 +11,9 @@ import torch
 
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 
-launch = runpy.run_path(str(Path(__file__).parents[1] / "worlds.py"))["launch"]
+TESTS = Path(__file__).parents[1]
+launch = runpy.run_path(str(TESTS / "worlds.py"))["launch"]
+SHAPE = runpy.run_path(str(TESTS / "tiny_models.py"))["SHAPE"]
 PROGRAM = Path(__file__).parent / "megatron_ranks.py"
 LLAMA3 = {
     "rope_type": "llama3",
@@ -33,14 +35,8 @@ def vision(folder: Path) -> None:
     import transformers
 
     text = {
+        **SHAPE,
         "vocab_size": 200,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "max_position_embeddings": 256,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True},
     }
     sight = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}

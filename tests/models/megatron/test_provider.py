@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,23 +15,8 @@ from openclaw_core.models.megatron.builder import transformer_config
 from openclaw_core.models.megatron.parallel import ParallelSizes
 from openclaw_core.models.megatron.provider import check_provider, compare_provider
 
-ARCH = architecture_from_config(
-    {
-        "model_type": "qwen3",
-        "vocab_size": 200,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 256,
-    },
-    "here",
-)
+SHAPE = runpy.run_path(str(Path(__file__).parents[2] / "tiny_models.py"))["SHAPE"]
+ARCH = architecture_from_config({**SHAPE, "model_type": "qwen3", "rope_theta": 1e6, "tie_word_embeddings": True}, "here")
 SIZES = ParallelSizes(tensor=2, sequence_parallel=True)
 
 
