@@ -11,6 +11,7 @@ import numpy as np
 
 from openclaw_core.dumps.schema import HintDump, SampleDump, StepDump, StepHeader
 from openclaw_core.dumps.writer import DumpWriter
+from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.needs import needs
 from openclaw_core.rollout.store import Store
 from openclaw_core.rollout.template import text_of
@@ -37,7 +38,7 @@ class Keeper:
     def dump(self, step: int, batch: list[Sample], scores: list[TeacherScores], result: StepResult) -> None:
         """The dump of a step, which inspect-candidates reads."""
         by_sample = {s.sample_id: s for s in scores}
-        samples = tuple(self._sample(s, by_sample.get(s.sample_id), result.dumps.get(s.sample_id, {})) for s in batch)
+        samples = tuple(self._sample(s, by_sample.get(s.sample_id), result) for s in batch)
         self.dumps.write(StepDump(self._header(step), samples))
 
     def _header(self, step: int) -> StepHeader:
@@ -49,7 +50,7 @@ class Keeper:
             selection=loss.selection,
             k=loss.k,
             max_candidates=loss.max_candidates,
-            diff_clip=loss.diff_clip,
+            diff_clip=loss.diff_clip if DIVERGENCES.get(loss.divergence).surrogate else 0.0,
             temperature=loss.temperature,
             vocab=arch.vocab if arch else 0,
             weight_version=step - 1,
@@ -66,13 +67,13 @@ class Keeper:
             created=time.time(),
         )
 
-    def _sample(self, sample: Sample, scores: TeacherScores | None, arrays: Any) -> SampleDump:
+    def _sample(self, sample: Sample, scores: TeacherScores | None, result: StepResult) -> SampleDump:
         tensors: dict[str, np.ndarray] = {
             "response_ids": np.asarray(sample.response_ids),
             "loss_mask": np.asarray(sample.loss_mask),
             "engine_logprobs": np.asarray(sample.response_logprobs),
             "prompt_ids": np.asarray(sample.prompt_ids),
-            **arrays,
+            **result.dumps.get(sample.sample_id, {}),
         }
         if scores is not None:
             tensors |= {"teacher_ids": scores.top.ids, "teacher_logprobs": scores.top.logprobs}
@@ -100,6 +101,7 @@ class Keeper:
             next_state_role=role,
             next_state=text,
             spans=sample.step_spans,
+            losses=dict(result.losses.get(sample.sample_id, {})),
         )
 
     def metrics(self, batch: list[Sample], scores: list[TeacherScores], result: StepResult, lags: list[int]) -> dict[str, Any]:

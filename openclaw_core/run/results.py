@@ -22,10 +22,14 @@ class OldPass:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """metrics: group ("all" and each sample kind) -> name -> mean; dumps: sample id -> arrays named as in dumps/schema.py."""
+    """metrics: group ("all" and each sample kind) -> name -> mean; dumps: sample id -> arrays named as in dumps/schema.py.
+
+    losses: sample id -> masked means over positions: "total", and "grpo" and "opd" before their weights where computed.
+    """
 
     grad_norm: float
     tokens: int
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     dumps: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    losses: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)

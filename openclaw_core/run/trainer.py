@@ -36,7 +36,7 @@ from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
 from openclaw_core.models.megatron.weights import fingerprint, load_weights
 from openclaw_core.run import trainer_checkpoint as checkpoint
 from openclaw_core.run.results import OldPass, StepResult
-from openclaw_core.run.trainer_batch import MicroBatch, agree, concat_stats, dump_arrays, split_batch
+from openclaw_core.run.trainer_batch import MicroBatch, agree, concat_stats, dump_arrays, sample_losses, split_batch, summed
 from openclaw_core.run.trainer_optimizer import distribute, make_optimizer
 from openclaw_core.types import Sample, TeacherScores, TopK
 
@@ -132,13 +132,15 @@ class Trainer:
             "names": metrics[0].names if metrics else None,
             "values": sum((m.values for m in metrics[1:]), start=metrics[0].values).cpu().numpy() if metrics else None,
             "dumps": dumps if self._first_of_context else {},
+            "losses": _merge([sample_losses(batch, out.sample_losses) for batch, _, _, out in seen]),
         }
         parts = [p for p in self._from_last_stage(own) if p["names"]]
         tokens = sum(len(s.prompt_ids) + len(s.response_ids) for s in samples)
         if not parts:
             return StepResult(grad_norm, tokens)
         total = Metrics(parts[0]["names"], torch.from_numpy(np.sum([p["values"] for p in parts], axis=0)))
-        return StepResult(grad_norm, tokens, total.read(), _merge([p["dumps"] for p in parts]), clock.seconds)
+        dumps, losses = _merge([p["dumps"] for p in parts]), summed([p["losses"] for p in parts])
+        return StepResult(grad_norm, tokens, total.read(), dumps, losses, clock.seconds)
 
     def save(self, folder: str | Path, step: int) -> None:
         """Write weights, optimizer and random state as torch_dist; folder appears whole or not at all."""
@@ -206,14 +208,16 @@ class Trainer:
 
     def _build_targets(self, batches: list[MicroBatch]) -> None:
         """Where an old pass was made; otherwise they are built in the training forward."""
-        error = None
-        try:
-            for batch in batches:
-                if batch.stats is not None and batch.rows is not None:
-                    batch.targets = build_targets(self.loss, batch.rows, batch.stats, batch.teacher, batch.reference)
-        except UserError as e:
-            error = e
-        agree(error, UNTRAINABLE)
+        errors: list[UserError | None] = []
+        for batch in batches:
+            if batch.stats is None or batch.rows is None:
+                continue
+            # One micro-batch after the other, come what may: context ranks meet in the selection of each.
+            try:
+                batch.targets = build_targets(self.loss, batch.rows, batch.stats, batch.teacher, batch.reference)
+            except UserError as error:
+                errors.append(error)
+        agree(_first(iter(errors)), UNTRAINABLE)
 
     def _run(
         self, batches: list[MicroBatch], function: Callable[..., Any], *, forward_only: bool, model: Any = None

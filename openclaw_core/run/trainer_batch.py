@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from openclaw_core.config.schema import Loss
 from openclaw_core.errors import Findings, UserError
+from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.logprobs import RowStats
 from openclaw_core.loss.rows import Rows, pack_rows
 from openclaw_core.loss.targets import Targets
@@ -128,8 +129,6 @@ def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss)
     if targets.opd is not None:
         opd = targets.opd
         bins = opd.mask.shape[1] - opd.ids.shape[1]
-        difference = opd.teacher_logprobs - opd.old_logprobs
-        clip = cfg.diff_clip if cfg.diff_clip > 0 else float("inf")
         packed |= {
             "k_star": opd.k_star,
             "overlap": opd.overlap,
@@ -137,15 +136,31 @@ def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss)
             "support_mask": opd.mask,
             "support_student": opd.old_logprobs,
             "support_teacher": opd.teacher_logprobs,
-            "differences": torch.where(opd.mask, difference.clamp(-clip, clip), 0.0),
-            "weights": opd.weights,
-            "advantages": opd.advantages,
         }
+        # Other divergences were trained on none of them.
+        if DIVERGENCES.get(cfg.divergence).surrogate:
+            packed |= {"differences": opd.differences, "weights": opd.weights, "advantages": opd.advantages}
     dumps: dict[str, dict[str, np.ndarray]] = {sample.sample_id: {} for sample in batch.samples}
     for name, tensor in packed.items():
         for sample, part in zip(batch.samples, batch.per_sample(tensor), strict=True):
             dumps[sample.sample_id][name] = _as_stored(name, part, len(sample.candidates))
     return dumps
+
+
+def sample_losses(batch: MicroBatch, losses: Mapping[str, torch.Tensor]) -> dict[str, dict[str, float]]:
+    """Objective.sample_losses by sample id: of a context rank, the part of its rows."""
+    columns = {name: values.tolist() for name, values in losses.items()}
+    return {s.sample_id: {name: column[i] for name, column in columns.items()} for i, s in enumerate(batch.samples)}
+
+
+def summed(parts: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The same of all ranks: context ranks' parts of a sample added up."""
+    total: dict[str, dict[str, float]] = {}
+    for part in parts:
+        for sample_id, losses in part.items():
+            before = total.get(sample_id, {})
+            total[sample_id] = {name: before.get(name, 0.0) + value for name, value in losses.items()}
+    return total
 
 
 def _as_stored(name: str, part: torch.Tensor, candidates: int) -> np.ndarray:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import psutil
+import torch.distributed as dist
 
 from openclaw_core.config.schema import Loss, Optimizer, Train
 from openclaw_core.errors import UserError
@@ -170,6 +172,7 @@ def one_step(trainer: Trainer, samples, scores) -> dict:
         "loss": out.metrics["all"]["loss/total"] if out.metrics else None,
         "old": {key: [value.sampled_logprobs.tolist(), value.top.ids.tolist()] for key, value in old.items()},
         "dumps": {key: {k: v.tolist() for k, v in value.items()} for key, value in out.dumps.items()},
+        "losses": out.losses,
         "tokens": out.tokens,
     }
 
@@ -201,9 +204,31 @@ def faults(trainer: Trainer, samples, scores) -> dict:
     before = trainer.weights_hash()
     attempt("weights", lambda: one_step(trainer, samples, scores))
     weight.data.copy_(kept)
+    before = trainer.weights_hash()
+    said["one row"] = one_bad_row(trainer, samples, scores)
+    assert trainer.weights_hash() == before, "one row"
     # After all that a step over one sample (fewer than data-parallel ranks) works.
     said["single"] = one_step(trainer, samples[:1], scores[:1])["loss"]
     return said
+
+
+def one_bad_row(trainer: Trainer, samples, scores) -> dict:
+    """A row of the last rank alone, in the first of its micro-batches: all ranks say its name, and none waits for another."""
+    trainer.old_pass(samples, scores)
+    _, batches = trainer._prepared
+    name, last = [""], dist.get_world_size() - 1
+    if dist.get_rank() == last:
+        row = int(batches[0].rows.weight.argmax())
+        batches[0].stats.lse[row] = float("nan")
+        name = [batches[0].rows.name(row)]
+    dist.broadcast_object_list(name, src=last)
+    start, error = time.monotonic(), ""
+    try:
+        trainer.train_step(samples, scores)
+    except UserError as found:
+        error = str(found)
+    assert f"{name[0]}: the old policy's logits" in error, (dist.get_rank(), name, error)
+    return {"micro_batches": len(batches), "seconds": time.monotonic() - start, "name": name[0]}
 
 
 FUSED = {

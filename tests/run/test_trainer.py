@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from openclaw_core.checkpoint.convert import convert, plan_conversion
+from openclaw_core.config.schema import Loss
 from openclaw_core.errors import UserError
 from openclaw_core.loss.logprobs import row_stats
 from openclaw_core.loss.objective import Objective, objective
@@ -102,6 +103,9 @@ def test_what_is_reported_of_each_sample_is_the_same(world, layout):
         for name in dumps:
             torch.testing.assert_close(torch.tensor(dumps[name]), torch.tensor(expected[name]), atol=1e-4, rtol=1e-4)
         assert other["old"][sample.sample_id][1] == dumps["student_ids"]
+        assert other["losses"][sample.sample_id] == pytest.approx(one["losses"][sample.sample_id], abs=1e-5)
+        assert other["losses"][sample.sample_id].keys() == {"total", "grpo", "opd"}
+    assert sum(losses["total"] for losses in other["losses"].values()) / 5 == pytest.approx(other["loss"], abs=1e-5)
     assert other["tokens"] == sum(len(s.prompt_ids) + len(s.response_ids) for s in program["make_samples"]())
 
 
@@ -140,7 +144,28 @@ def test_faults_are_said_and_leave_the_weights_alone(world, layout):
     assert "nan" in said["gradient"]
     assert "s0" in said["gradient"]
     assert "NaN" in said["weights"]
+    assert said["one row"]["name"].startswith("sample s")
+    assert said["one row"]["seconds"] < 60
+    assert said["one row"]["micro_batches"] > (layout != "dp2")
     assert said["single"] == pytest.approx(report(world, "one")["faults"]["single"], abs=1e-5)
+
+
+@pytest.mark.parametrize("divergence", ["reverse_kl", "jensen_shannon"])
+def test_a_dump_holds_weights_and_advantages_where_they_were_trained_on(divergence):
+    from openclaw_core.run.trainer_batch import MicroBatch, dump_arrays
+
+    samples, cfg = program["make_samples"](), Loss(k=3, divergence=divergence)
+    rows = pack_rows(samples, cfg, real_vocab=300)
+    torch.manual_seed(0)
+    stats = row_stats(torch.randn(rows.count, 300), VocabShard.whole(300), sampled_ids=rows.response_ids, k=3)
+    targets = build_targets(cfg, rows, stats, pack_teacher(rows, program["make_scores"](samples), cfg, real_vocab=300))
+    dumps = dump_arrays(MicroBatch(tuple(samples), None, rows, rows), targets, stats, cfg)["s1"]
+    surrogate = {"weights", "differences", "advantages"}
+    assert dumps.keys() & surrogate == (surrogate if divergence == "reverse_kl" else set())
+    assert {"support_ids", "support_mask", "support_student", "support_teacher", "k_star", "overlap"} < dumps.keys()
+    if divergence == "reverse_kl":
+        clipped = (dumps["support_teacher"] - dumps["support_student"]).clip(-cfg.diff_clip, cfg.diff_clip)
+        assert dumps["differences"] == pytest.approx(clipped * (dumps["support_mask"] > 0))
 
 
 def test_a_bad_row_of_the_training_forward_is_named_once_all_micro_batches_are_done():
