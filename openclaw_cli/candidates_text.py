@@ -136,15 +136,18 @@ def _head(view: SampleView, console: Console) -> None:
         f"mean O at k* {number(summary.mean_overlap, 2)}, signal {number(summary.signal)}, empty {share(summary.empty_share)}, "
     )
     means += f"clipped {share(summary.clipped_share)}, |trainer - engine| {number(summary.engine_gap, 4)}"
+    clip = f"{header.diff_clip:g}" if header.diff_clip > 0 else "off"
+    renormalised = "" if sample.get("weights") is None else "w is renormalised over the support; "
     rows = [
         ("sample", f"{sample.sample_id} of step {header.step}, sampled by weights v{sample.weight_version}"),
         ("turn", f"{sample.turn_id}{f', session {sample.session_id}' if sample.session_id else ''}"),
         ("", ", ".join(facts)),
         (
             "support",
-            f"{header.subset}, chosen by {header.selection}, K {header.k}, diff clip {header.diff_clip:g}, tail {header.tail}",
+            f"{header.subset}, chosen by {header.selection}, K {header.k}, diff clip {clip}, tail {header.tail}",
         ),
-        ("", "w is renormalised over the support; log-probs are of the whole real vocabulary " + f"({header.vocab} ids)"),
+        ("", f"{renormalised}log-probs are of the whole real vocabulary ({header.vocab} ids)"),
+        ("divergence", header.divergence if header.w_opd else ""),
         ("temperature", f"scoring {header.temperature:g}{f' ({temperatures})' if temperatures else ''}"),
         ("means", means),
         ("loss", losses),
@@ -175,7 +178,7 @@ def _candidate_row(one: CandidateSummary) -> tuple[object, ...]:
 
 
 def _quarters(quarters: Sequence[Quarter], console: Console) -> None:
-    if all(one.signal is None for one in quarters):
+    if all(one.signal is None and one.gain is None for one in quarters):
         return
     rows = [
         (one.by, one.label, one.positions, number(one.signal), number(one.gap), number(one.gain), one.gain_known)
@@ -190,7 +193,9 @@ def _overview(positions: Sequence[PositionView]) -> Any:
     rows = []
     for one in positions:
         pull = max(one.support, key=lambda entry: abs(entry.advantage or 0.0), default=None)
-        strongest = "-" if pull is None else f"{pull.advantage or 0.0:+.3f} {named(pull.token, 24)}"
+        strongest = "-"
+        if pull is not None and pull.advantage is not None:
+            strongest = f"{pull.advantage:+.3f} {named(pull.token, 24)}"
         overlaps = " ".join("-" if c.overlap is None else str(c.overlap) for c in one.candidates)
         token = named(one.token, 24) + ("" if one.trained else " (not trained)")
         k_star = "-" if one.k_star is None else one.k_star
@@ -226,7 +231,8 @@ def _support(one: PositionView) -> Any:
         )
         for entry in one.support
     ]  # fmt: skip
-    return table(columns, rows)
+    held = 6 if any(entry.advantage is not None for entry in one.support) else 3
+    return table(columns[:held], [row[:held] for row in rows])
 
 
 def _prob(logprob: float | None) -> str:

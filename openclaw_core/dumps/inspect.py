@@ -157,12 +157,12 @@ def view_record(view: SampleView) -> dict[str, Any]:
 
 
 def objective_phrase(header: StepHeader) -> str:
-    """Support and selection in one phrase, as the header states them."""
+    """Divergence, support and selection in one phrase, as the header states them."""
     if header.w_opd == 0:
         return "no OPD term (w_opd 0)"
     clip = f"diff clip {header.diff_clip:g}" if header.diff_clip > 0 else "no diff clip"
     tail = ", tail bin" if header.tail == "bin" else ""
-    return f"{header.subset} / {header.selection}, K {header.k}, {clip}{tail}"
+    return f"{header.divergence}, {header.subset} / {header.selection}, K {header.k}, {clip}{tail}"
 
 
 def _step_row(reader: DumpReader, step: int) -> StepRow:

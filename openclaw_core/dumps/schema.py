@@ -58,7 +58,8 @@ class StepHeader:
 
     tail is "none" (log-probs of the top-K are used as they are) or "bin" (the rest of the probability is one more bin, whose id
     is -1 in support_ids). w is renormalised over the support, log-probs never are. temperatures names the temperature of each
-    source of log-probs. vocab is the size of the real vocabulary; ids from vocab on are padding.
+    source of log-probs. diff_clip is 0 where nothing is clipped, as under a divergence other than the clipped surrogate, whose
+    samples have no weights, differences and advantages. vocab is the size of the real vocabulary; ids from vocab on are padding.
     """
 
     step: int
@@ -97,7 +98,8 @@ class HintDump:
 class SampleDump:
     """One trained sample. hints has one entry per candidate; tensors holds arrays by the names of TENSORS, absent where unknown.
 
-    finish_reason, verdict_votes and next_state are what the store knew; losses are the sample's parts of the loss.
+    finish_reason, verdict_votes and next_state are what the store knew; losses are the sample's masked means over
+    positions: total, and grpo and opd before their weights where computed.
     """
 
     sample_id: str

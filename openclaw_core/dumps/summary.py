@@ -140,6 +140,8 @@ def absent(header: StepHeader, sample: SampleDump) -> list[str]:
         )
     elif sample.get("teacher_at_student") is None:
         found.append(f"the teacher at the student's ids, and G ({header.subset} subset with {header.selection} doesn't read it)")
+    if sample.get("support_ids") is not None and sample.get("advantages") is None:
+        found.append(f"w, d, A and signal (divergence {header.divergence})")
     names = {"student_ids": "the student's top-K", "engine_logprobs": "the engine's log-probs", "entropy": "entropy"}
     found += [text for name, text in names.items() if sample.get(name) is None]
     if not any(hint.next_state for hint in sample.hints) and not sample.next_state:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from openclaw_cli.app import app
 from openclaw_cli.candidates_text import sample_text, samples_text, steps_text, visible
 from openclaw_core.dumps.inspect import Filters, list_samples, list_steps, show_sample
 from openclaw_core.dumps.reader import DumpReader
+from openclaw_core.dumps.schema import StepDump
 from openclaw_core.dumps.tokens import TokenTexts
 from openclaw_core.dumps.writer import DumpWriter
 from openclaw_core.run.runfolder import create_run
@@ -52,7 +54,7 @@ def as_json(*args):
 def test_steps_then_samples_then_one_sample(run):
     done = call(run.path)
     assert done.exit_code == 0
-    assert "teacher / token_optimal, K 4, diff clip 1" in done.stdout
+    assert "reverse_kl, teacher / token_optimal, K 4, diff clip 1" in done.stdout
     done = call(run.path, "--step", 2)
     assert all(name in done.stdout for name in ("2a-sample", "2b-sample", "2c-sample", "Use capital letters."))
     done = call(run.path, "--sample", "2a")
@@ -65,6 +67,30 @@ def test_steps_then_samples_then_one_sample(run):
     assert "<id 151700> !" in text
     assert "1 ids above 47" in text
     assert done.stderr == ""
+
+
+def test_a_divergence_without_advantages_is_named_and_they_are_absent(run):
+    dump = make_step(4, length=30)
+    gone = ("weights", "differences", "advantages")
+    samples = [replace(s, tensors={k: v for k, v in s.tensors.items() if k not in gone}) for s in dump.samples]
+    DumpWriter(run.dumps).write(StepDump(replace(dump.header, divergence="jensen_shannon", diff_clip=0.0), tuple(samples)))
+    assert "jensen_shannon, student / sequence_optimal, K 4, no diff clip" in call(run.path).stdout
+    done = call(run.path, "--sample", "4a", "--position", 7)
+    text = " ".join(done.stdout.split())
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "divergence jensen_shannon" in text
+    assert "absent w, d, A and signal (divergence jensen_shannon)" in text
+    assert "w is renormalised" not in text
+    assert "signal -" in text
+    assert re.search(r"support +q +p *$", done.stdout, re.MULTILINE)
+    # The overview has nothing that pulls most, and sorting by signal leaves the order.
+    told = as_json(run.path, "--sample", "4a", "--sort", "signal")
+    assert [one["t"] for one in told["positions"]] == list(range(30))
+    assert call(run.path, "--sample", "4a").exit_code == 0
+    assert call(run.path, "--step", 4).exit_code == 0
+    page = run.path / "page.html"
+    assert call(run.path, "--step", 4, "--html", page).exit_code == 0
+    assert '"divergence":"jensen_shannon"' in page.read_text().replace(": ", ":")
 
 
 def test_one_position_in_full(run):

@@ -68,7 +68,7 @@ def sample(rng, sample_id, *, subset, selection, k, vocab, c, candidates, length
         next_state_role="user",
         next_state="In capital letters, please.",
         spans=spans,
-        losses={"loss/grpo": 0.1, "loss/opd": 0.25},
+        losses={"total": 0.35, "grpo": 0.1, "opd": 0.25},
         hints=tuple(HintDump(HINTS[i % 3], 2, "user", "In capital letters, please.") for i in range(candidates)),
         tensors={
             "response_ids": response,
