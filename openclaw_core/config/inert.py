@@ -31,9 +31,10 @@ def active_rules(config: Config) -> list[Rule]:
             Rule("loss.w_opd is 0: no OPD term", (*(f"loss.{name}" for name in names), "teacher.", "partition.teacher."))
         )
     elif not DIVERGENCES.get(loss.divergence).surrogate:
-        names = ("diff_clip",) if loss.w_rl > 0 else ("diff_clip", "eps_clip", "eps_clip_high", "dual_clip")
+        # The GRPO term has its own ratio and clip.
+        unread = ("diff_clip",) if loss.w_rl > 0 else ("diff_clip", "eps_clip", "eps_clip_high", "dual_clip")
         why = f"loss.divergence is {loss.divergence}, which has no ratio and no clip"
-        rules.append(Rule(why, tuple(f"loss.{name}" for name in names)))
+        rules.append(Rule(why, tuple(f"loss.{name}" for name in unread)))
     if judge.kind != "scripted":
         rules.append(Rule(f"judge.kind is {judge.kind}", ("judge.useless_hints", "judge.only_useless", "judge.unparsable")))
     elif judge.only_useless:
