@@ -18,7 +18,7 @@ from openclaw_cli.live import panel
 from openclaw_core.config.load import load_profile
 from openclaw_core.run import driver
 from openclaw_core.run.plan import make_plan
-from openclaw_core.run.progress import Progress
+from openclaw_core.run.progress import Progress, SilentWatcher
 from openclaw_core.run.report import report_text
 from openclaw_core.run.runfolder import new_run_name
 
@@ -26,7 +26,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = 110
 
 
-class Photographer:
+class Photographer(SilentWatcher):
     """Keeps a frame while the loop runs and the notes before it."""
 
     def __init__(self) -> None:
