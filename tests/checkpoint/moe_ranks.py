@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -139,10 +140,13 @@ def build(arch: Architecture, sizes: dict[str, int], *, local_names: bool = Fals
         attention = parts.self_attention.submodules
         if arch.mla is not None:
             attention.core_attention = Attention
+        # megatron-core 0.19 has functions with arguments where 0.16 has specifications.
+        bound = isinstance(parts.mlp, partial)
+        inner = parts.mlp.keywords["submodules"] if bound else parts.mlp.submodules
         if experts is not None:
-            parts.mlp.submodules.experts = experts
+            inner.experts = partial(experts.module, submodules=experts.submodules) if bound else experts
         if not local_names:
-            parts.sharded_state_dict_keys_map = fused_names(arch, sparse="experts" in vars(parts.mlp.submodules))
+            parts.sharded_state_dict_keys_map = fused_names(arch, sparse="experts" in vars(inner))
     model = GPTModel(
         config,
         spec,
