@@ -15,20 +15,23 @@ from tests.e2e import product
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 BATCH = 8
 SETTINGS = [
-    "--set", f"train.batch_size={BATCH}", "--set", "train.steps=9", "--set", "train.save_every=2",
+    "--set", f"train.batch_size={BATCH}", "--set", "train.steps=12", "--set", "train.save_every=2",
     "--set", "users.eval_tasks=10", "--set", "users.eval_every=100", "--set", "users.concurrency=8",
 ]  # fmt: skip
 
 
 def test_no_sample_is_lost_or_trained_twice(tmp_path: Path) -> None:
     folder, log = tmp_path / "run", tmp_path / "log"
-    process = product.start(log, "train", "--profile", "tiny-cpu", "--run-folder", str(folder), *SETTINGS)
-    product.until(product.reaches(folder, 3), process, log)
-    os.kill(product.pid_of(folder, "rollout-0-server"), signal.SIGKILL)
-    assert process.wait(product.PATIENCE_S) == 1
-    assert_ended(folder, "failed")
+    begin = ("train", "--profile", "tiny-cpu", "--run-folder", str(folder), *SETTINGS)
+    for step, role in enumerate(("rollout-0-server", "actor-0", "teacher-0", "proxy-0", "users-0"), 2):
+        process = product.start(log, *begin)
+        product.until(product.reaches(folder, step), process, log)
+        os.kill(product.pid_of(folder, role), signal.SIGKILL)
+        assert process.wait(product.PATIENCE_S) == 1
+        assert_ended(folder, "failed")
+        begin = ("train", "--resume", str(folder))
 
-    for ending, step in ((signal.SIGKILL, 4), (signal.SIGTERM, 6), (signal.SIGINT, 7)):
+    for ending, step in ((signal.SIGKILL, 7), (signal.SIGTERM, 9), (signal.SIGINT, 10)):
         saved = product.manifest(folder).saved_step
         process = product.start(log, "train", "--resume", str(folder))
         product.until(product.reaches(folder, step), process, log)
@@ -44,7 +47,7 @@ def test_no_sample_is_lost_or_trained_twice(tmp_path: Path) -> None:
 
     product.run("train", "--resume", str(folder))
     assert_ended(folder, "finished")
-    assert Counter(product.trained_steps(folder).values()) == dict.fromkeys(range(1, 10), BATCH)
+    assert Counter(product.trained_steps(folder).values()) == dict.fromkeys(range(1, 13), BATCH)
     report = product.run("--json", "status", str(folder))
     assert '"finished"' in report
 
