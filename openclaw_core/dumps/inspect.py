@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import UsageError
 from .anomalies import Anomaly, anomalies
 from .position import Positions, PositionView, choose_positions
-from .reader import DumpReader
+from .reader import DumpReader, ambiguous
 from .schema import SampleDump, StepHeader
 from .summary import SampleSummary, mean, overlap_at_k_star, signal, summarise
 from .tokens import TokenTexts
@@ -129,10 +129,13 @@ def show_sample(
 
 
 def step_of_sample(reader: DumpReader, sample_id: str) -> int:
-    """The last step that trained the sample; raises UsageError where none did."""
-    steps = reader.find(sample_id)
-    if not steps:
+    """The last step that trained the sample; raises UsageError where none did, or where several ids begin so."""
+    found = reader.find(sample_id)
+    if not found:
         raise UsageError(f"No readable step has a sample {sample_id!r}.", "List a step's samples with --step.")
+    if len(found) > 1:
+        raise ambiguous(sample_id, found)
+    (steps,) = found.values()
     return steps[-1]
 
 

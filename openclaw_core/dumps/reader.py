@@ -71,20 +71,18 @@ class DumpReader:
         if len(found) == 1:
             return self._load(step, found[0])
         if found:
-            raise UsageError(
-                f"Sample {sample_id!r} stands for {len(found)} samples of step {step}.",
-                f"Give more of the id: {', '.join(ids[n] for n in found[:4])}.",
-            )
+            raise ambiguous(sample_id, {ids[number]: [step] for number in found})
         near = difflib.get_close_matches(sample_id, ids, n=3, cutoff=0.3) or ids[:3]
         raise UsageError(f"Step {step} has no sample {sample_id!r}.", f"It has {len(ids)}, for instance {', '.join(near)}.")
 
-    def find(self, sample_id: str) -> list[int]:
-        """Steps that trained a sample of this id or beginning."""
-        return [
-            step
-            for step in self.steps()
-            if any(str(entry["sample_id"]).startswith(sample_id) for entry in self._records[step]["samples"])
-        ]
+    def find(self, sample_id: str) -> dict[str, list[int]]:
+        """The steps, rising, of each sample that has this id; where none has it, of each whose id begins so."""
+        steps: dict[str, list[int]] = {}
+        for step in self.steps():
+            for name in dict.fromkeys(str(entry["sample_id"]) for entry in self._records[step]["samples"]):
+                if name.startswith(sample_id):
+                    steps.setdefault(name, []).append(step)
+        return {sample_id: steps[sample_id]} if sample_id in steps else steps
 
     def check_files(self) -> None:
         """Open every step's file and add a problem for each that is corrupt or missing."""
@@ -189,3 +187,11 @@ class DumpReader:
     def _problem(self, problem: Problem) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
+
+
+def ambiguous(sample_id: str, steps: dict[str, list[int]]) -> UsageError:
+    """The error for a beginning that several ids have; steps holds each id's steps."""
+    most = 10
+    named = [f"{name} (step {', '.join(map(str, trained))})" for name, trained in list(steps.items())[:most]]
+    named += [f"{len(steps) - most} more"] if len(steps) > most else []
+    return UsageError(f"{sample_id!r} begins the ids of {len(steps)} samples.", f"Give more of one: {', '.join(named)}.")

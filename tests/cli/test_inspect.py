@@ -170,6 +170,20 @@ def test_wrong_questions_end_with_a_sentence(run, args, code, says):
     assert "Traceback" not in done.stderr
 
 
+def test_a_beginning_that_several_samples_have_is_refused_with_their_ids(run):
+    DumpWriter(run.dumps).write(replace((dump := make_step(4, length=30)), samples=tuple(
+        replace(sample, sample_id=name) for sample, name in zip(dump.samples, ("2a-again", "4", "4b-sample"), strict=True)
+    )))  # fmt: skip
+    done = call(run.path, "--sample", "2a")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "'2a' begins the ids of 2 samples. Give more of one: 2a-sample (step 2), 2a-again (step 4)." in done.stderr
+    assert "2a-sample of step 2" in call(run.path, "--sample", "2a", "--step", 2).stdout
+    within = call(run.path, "--sample", "2", "--step", 2)
+    assert within.exit_code == 2
+    assert "begins the ids of 3 samples. Give more of one: 2a-sample (step 2), 2b-sample (step 2)" in within.stderr
+    assert "4 of step 4" in call(run.path, "--sample", "4").stdout, "a whole id is never ambiguous"
+
+
 def test_a_folder_that_is_no_run(tmp_path):
     assert call(tmp_path / "none").exit_code == 2
     done = call(tmp_path)

@@ -42,7 +42,7 @@ def test_what_is_written_is_read(folder):
         for name in a.tensors:
             np.testing.assert_allclose(a.tensors[name], b.tensors[name], rtol=1e-5)
     assert reader.sample(2, "2b").sample_id == "2b-sample"
-    assert reader.find("3c") == [3]
+    assert reader.find("3c") == {"3c-sample": [3]}
     assert reader.lengths(1) == [9, 10, 11]
 
 
@@ -172,7 +172,7 @@ def test_wrong_questions_have_useful_answers(folder, tmp_path):
         reader.header(9)
     with pytest.raises(UsageError, match="2a-sample"):
         reader.sample(2, "2z")
-    with pytest.raises(UsageError, match="stands for 3 samples"):
+    with pytest.raises(UsageError, match="begins the ids of 3 samples"):
         reader.sample(2, "2")
     with pytest.raises(UserError, match="There are no dumps"):
         DumpReader(tmp_path / "none")
