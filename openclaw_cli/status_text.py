@@ -27,7 +27,8 @@ def status_text(status: Status, console: Console) -> None:
 
     line = Text(f"{status.run}  ", style="bold")
     line.append(status.state + (f": {visible(status.reason, 240)}" if status.reason else ""), style=_style(status))
-    line.append(f"  step {status.step} of {status.steps}, weights v{status.weight_version}", style="")
+    if status.steps:
+        line.append(f"  step {status.step} of {status.steps}, weights v{status.weight_version}", style="")
     console.print(line)
     if status.store is None:
         field(console, "funnel", "no store yet")
@@ -38,7 +39,7 @@ def status_text(status: Status, console: Console) -> None:
             console, "STALLED", f"at {status.stall.stage} for {duration(status.stall.seconds)}: {status.stall.what}", "bold red"
         )
     if status.abandoned:
-        what = f"no process of the run lives, though run.json says {status.state}"
+        what = f"nothing drives the run any more, though run.json says {status.state}"
         field(console, "ENDED", f"{what}; go on with openclaw train --resume {status.folder}", "bold red")
     for name, value in _facts(status):
         if value:
@@ -74,9 +75,11 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     saved = "none yet" if status.saved_step is None else f"step {status.saved_step}"
     if status.saved_at is not None:
         saved += f", {duration(max(0.0, time.time() - status.saved_at))} ago"
-    facts.append(("last save", saved))
+    if status.steps:
+        facts.append(("last save", saved))
     pending = "" if status.next_step_s is None else f"about {duration(status.next_step_s)}; " if status.next_step_s else "now; "
-    facts.append(("next step", f"{pending}{status.next_step_why}"))
+    if status.steps and not status.abandoned:
+        facts.append(("next step", f"{pending}{status.next_step_why}"))
     if (view := status.store) is not None:
         rejected = f" ({_counts(view.hints_rejected)})" if view.hints_rejected else ""
         facts.append(("hints", f"{view.hints_accepted} accepted, {sum(view.hints_rejected.values())} rejected{rejected}"))

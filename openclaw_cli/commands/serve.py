@@ -19,7 +19,8 @@ Examples:
   openclaw serve --profile my.yaml --set proxy.host=0.0.0.0 --set proxy.api_key_env=PROXY_KEY
 \b
 The address is bound at once; requests get 503 with a reason until the engine can answer.
-Whoever can chat can train the model later: turns and judgements are kept in the run folder.
+Whoever can chat can train the model later: turns and judgements are kept in the run folder, and
+`openclaw train --resume RUN` trains on them and goes on serving. A profile with users (tiny-cpu) then starts those as well.
 """
 
 

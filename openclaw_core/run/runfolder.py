@@ -13,10 +13,10 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..errors import UsageError, UserError
 from ..files import shown, write_atomic
@@ -192,22 +192,41 @@ class RunFolder:
     def held(self) -> Iterator[None]:
         """For the one process that drives the run; UsageError while another does. A killed one lets go at once."""
         with (self.path / ".driver.lock").open("a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _taken(lock):
                 lock.seek(0)
                 what = f"The run {self.name} is going on in process {lock.read().strip() or '?'}."
-                raise UsageError(what, "Stop that one first (SIGINT), or wait for its end.") from None
+                raise UsageError(what, "Stop that one first (SIGINT), or wait for its end.")
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
             yield
+
+    def driven(self) -> bool | None:
+        """Whether a process drives the run now; None where none ever did."""
+        try:
+            with (self.path / ".driver.lock").open("r") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return None
+        except BlockingIOError:
+            return True
+        return False
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self.path / ".run.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _taken(lock: IO[str]) -> bool:
+    """Takes the driver's lock, unless another driver has it; somebody who only looks has it for an instant (driven)."""
+    for _ in range(5):
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def create_run(root: Path, name: str, *, steps: int = 0, facts: dict[str, Any] | None = None) -> RunFolder:

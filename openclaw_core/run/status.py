@@ -43,7 +43,8 @@ class ProcessStatus:
 class Status:
     """store is None before the run has one. next_step_s estimates the seconds until a batch is full (0: it is).
 
-    metrics is the newest line of metrics.jsonl; constants names those that can't move in this run, with the reason. absent and
+    driven says whether a process drives the run (None: none ever did). metrics is the newest line of metrics.jsonl; constants
+    names those that can't move in this run, with the reason. absent and
     problems tell which optional inputs are not there and what could not be read.
     """
 
@@ -70,12 +71,14 @@ class Status:
     absent: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     objective: str = ""
+    driven: bool | None = None
 
     @property
     def abandoned(self) -> bool:
-        """The manifest says that the run goes on, but none of its processes lives."""
+        """The manifest says that the run goes on, but what drives it has gone, or all of its processes have."""
         here = [one.alive for one in self.processes]
-        return self.state in GOING and bool(here) and not any(alive is None or alive for alive in here)
+        gone = bool(here) and not any(alive is None or alive for alive in here)
+        return self.state in GOING and (self.driven is False or gone)
 
 
 def read_status(run: RunFolder, *, stall_after_s: float = 300.0, now: float | None = None) -> Status:
@@ -91,7 +94,7 @@ def read_status(run: RunFolder, *, stall_after_s: float = 300.0, now: float | No
     view = _store(run, now, absent, problems)
     lines, unread = read_metrics(run.metrics)
     problems += map(str, unread)
-    if not run.metrics.exists():
+    if manifest.steps and not run.metrics.exists():
         absent.append("metrics.jsonl (written at the end of the first step)")
     batch = None if config is None else config.train.batch_size
     next_step_s, why = _next_step(view, batch, manifest)
@@ -120,6 +123,7 @@ def read_status(run: RunFolder, *, stall_after_s: float = 300.0, now: float | No
         absent=tuple(absent),
         problems=tuple(problems),
         objective=str(manifest.facts.get("objective", "")),
+        driven=run.driven(),
     )
 
 

@@ -65,7 +65,7 @@ def test_trouble_has_exit_code_1(run):
     run.add_processes(ProcessRecord("driver", 2**22 + 1, "gone", 0.0))
     done = call(run.path, "--stall-after", 10000)
     assert done.exit_code == 1
-    assert "no process of the run lives" in " ".join(done.stdout.split())
+    assert "nothing drives the run any more" in " ".join(done.stdout.split())
     run.update(state="failed", reason="the judge went away")
     done = call(run.path)
     assert (done.exit_code, "failed: the judge went away" in done.stdout) == (1, True)

@@ -168,6 +168,16 @@ def test_a_run_whose_processes_are_all_gone_is_abandoned(run):
     assert not read_status(run).abandoned
 
 
+def test_a_run_whose_driver_is_gone_is_abandoned_whoever_else_lives(run):
+    run.add_processes(ProcessRecord("ray-1", 5, "x", 0.0, "another-host"))
+    with run.held():
+        assert read_status(run).driven
+        assert not read_status(run).abandoned
+    assert read_status(run).abandoned
+    run.update(state="finished")
+    assert not read_status(run).abandoned
+
+
 def test_broken_inputs_are_told_and_the_rest_is_read(run):
     run.store.write_bytes(b"not a store at all" * 100)
     run.config.write_text("student: {hf: 3}\nwrong: 1")
