@@ -13,6 +13,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: setup
 	$(BIN)/openclaw train --profile tiny-cpu
+	@echo; echo "For openclaw in your shell: source $(BIN)/activate"
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not e2e"
