@@ -41,6 +41,11 @@ class Program(TyperGroup):
             code = super().main(args, *more, **settings | {"standalone_mode": False})
         except (Exception, KeyboardInterrupt) as error:
             code = errors.report(error)
+        except SystemExit as end:
+            # So rich and the parser's own help end where nobody reads them.
+            if not isinstance(end.__context__, BrokenPipeError):
+                raise
+            code = errors.unread()
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -156,7 +161,7 @@ register()
 
 
 def main() -> None:
-    """The program: exit code 0 done, 1 findings or failure, 2 wrong usage, 130 interrupted."""
+    """The program: exit code 0 done, 1 findings or failure, 2 wrong usage, 130 interrupted, 141 nobody reads on."""
     for name in ("stdout", "stderr"):
         # Python has none where the shell closed it; what is written there is nobody's.
         if getattr(sys, name) is None:

@@ -13,9 +13,10 @@ import typer
 from openclaw_core.errors import UsageError, UserError
 from openclaw_core.files import shown
 
-from .output import active
+from .output import ReaderGone, active
 
 INTERRUPTED = 130
+UNREAD = 141  # what a shell reports of a program that SIGPIPE ended
 _PARSING = typer.BadParameter.__mro__[1]  # what all errors of the parser are; Typer gives it no public name
 
 
@@ -25,7 +26,23 @@ def debugging() -> bool:
 
 
 def report(error: BaseException) -> int:
-    """Says on stderr what went wrong; returns the exit code: 1 findings and failures, 2 wrong usage, 130 interrupted."""
+    """Says on stderr what went wrong; returns the exit code: 1 findings and failures, 2 wrong usage, 130 interrupted, and,
+    saying nothing, 141 where stdout or stderr was closed by its reader."""
+    try:
+        return unread() if isinstance(error, ReaderGone) else _say(error)
+    except ReaderGone:
+        return unread()
+
+
+def unread() -> int:
+    """The exit code where the reader has gone. What is still buffered goes nowhere, or Python would complain of it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    return UNREAD
+
+
+def _say(error: BaseException) -> int:
     if debugging():
         traceback.print_exception(error, file=sys.stderr)
     if isinstance(error, UserError):

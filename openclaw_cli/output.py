@@ -27,6 +27,10 @@ Mode = Literal["human", "json", "quiet"]
 PIPE_WIDTH = 160
 
 
+class ReaderGone(Exception):
+    """Whoever read stdout or stderr has closed it: there is nobody left to tell anything."""
+
+
 class Bar(Protocol):
     """What a progress bar can be told."""
 
@@ -78,14 +82,15 @@ class Output:
     ) -> None:
         """The one result: value as JSON, human as a text, a renderable, several, or a function of the console; quiet as lines."""
         self._has_said = True
-        if self.json:
-            sys.stdout.write(to_json(value))
-        elif self.quiet:
-            for line in [quiet] if isinstance(quiet, str) else (quiet or ()):
-                sys.stdout.write(f"{line}\n")
-        else:
-            self._show(value if human is None else human)
-        sys.stdout.flush()
+        with _read_by_someone():
+            if self.json:
+                sys.stdout.write(to_json(value))
+            elif self.quiet:
+                for line in [quiet] if isinstance(quiet, str) else (quiet or ()):
+                    sys.stdout.write(f"{line}\n")
+            else:
+                self._show(value if human is None else human)
+            sys.stdout.flush()
 
     def _show(self, shown: Any) -> None:
         if isinstance(shown, str):
@@ -125,10 +130,11 @@ class Output:
 
     def _say(self, text: str, style: str = "") -> None:
         text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-        if style and sys.stderr.isatty():
-            self.console(stderr=True).print(text, style=style, markup=False, soft_wrap=True)
-        else:
-            sys.stderr.write(f"{text}\n")
+        with _read_by_someone():
+            if style and sys.stderr.isatty():
+                self.console(stderr=True).print(text, style=style, markup=False, soft_wrap=True)
+            else:
+                sys.stderr.write(f"{text}\n")
 
     @contextmanager
     def progress(self, label: str, total: float | None = None, *, nbytes: bool = False) -> Iterator[Bar]:
@@ -142,6 +148,15 @@ class Output:
         columns += [DownloadColumn(), TransferSpeedColumn()] if nbytes else []
         with Progress(*columns, console=self.console(stderr=True), transient=True) as progress:
             yield _RichBar(progress, progress.add_task(label, total=total))
+
+
+@contextmanager
+def _read_by_someone() -> Iterator[None]:
+    """Makes ReaderGone of a closed pipe, which in a command's own work would mean another one."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
 
 
 class _RichBar:

@@ -79,6 +79,19 @@ def test_wrong_usage_exits_2_and_says_nothing_on_stdout(args: list[str]) -> None
         assert done.stderr
 
 
+@pytest.mark.parametrize(
+    "args", [["profiles", "list"], ["profiles", "list", "--json"], ["profiles", "list", "--quiet"], ["--help"]]
+)
+def test_a_reader_who_leaves_ends_it_in_silence(args: list[str]) -> None:
+    gone, stdout = os.pipe()
+    os.close(gone)
+    try:
+        done = subprocess.run([*PROGRAM, *args], stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(stdout)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_version() -> None:
     assert run("--version").stdout.startswith("openclaw-rl ")
 
