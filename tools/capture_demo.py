@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+import openclaw_core
 from openclaw_cli.live import panel
 from openclaw_core.config.load import load_profile
 from openclaw_core.run import driver
@@ -34,7 +35,7 @@ class Photographer(SilentWatcher):
         self.frame: Progress | None = None
 
     def note(self, text: str) -> None:
-        self.notes.append(text.replace(str(DOCS.parent) + os.sep, ""))
+        self.notes.append(text.replace(str(Path(openclaw_core.__file__).parents[1]) + os.sep, ""))
 
     def update(self, progress: Progress) -> None:
         if progress.readings and progress.stage in ("collect", "train", "sync"):
