@@ -188,8 +188,12 @@ def _show_samples(reader: DumpReader, step: int, filters: object, texts: TokenTe
 def _show_sample(reader: DumpReader, step: int, sample: str, texts: TokenTexts, chosen: dict[str, Any], detail: bool) -> None:
     from openclaw_cli.candidates_text import sample_text
     from openclaw_core.dumps.inspect import show_sample, view_record
+    from openclaw_core.dumps.summary import no_signal
+    from openclaw_core.errors import UsageError
 
     view = show_sample(reader, step, sample, texts, **chosen)
+    if chosen["sort"] == "signal" and (why := no_signal(view.header, view.sample)):
+        raise UsageError(f"Sample {view.sample.sample_id} has no signal to sort by: {why}.", "Leave --sort out.")
     _check_tokenizer(view.header.tokenizer_hash, texts)
     body = {**view_record(view), "problems": [str(problem) for problem in reader.problems]}
     quiet = [f"{one.t}\t{one.k_star}\t{one.signal}" for one in view.positions]

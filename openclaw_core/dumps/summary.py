@@ -107,6 +107,22 @@ def signal(sample: SampleDump) -> np.ndarray | None:
     return None if advantages is None else np.abs(advantages).sum(1)
 
 
+def no_signal(header: StepHeader, sample: SampleDump) -> str | None:
+    """Why a sample has no signal; None where it has one."""
+    if signal(sample) is not None:
+        return None
+    if sample.get("support_ids") is None:
+        return f"it has no OPD term ({no_teacher(header, sample)})"
+    return f"its dump holds no advantages (divergence {header.divergence})"
+
+
+def no_teacher(header: StepHeader, sample: SampleDump) -> str:
+    """Why a sample's dump has nothing of the teacher's side."""
+    if header.w_opd == 0:
+        return "loss.w_opd is 0"
+    return f"rl sample with opd_on_rl_only: {header.opd_on_rl_only}" if sample.kind == "rl" else "not written"
+
+
 def mass(sample: SampleDump, name: str) -> np.ndarray | None:
     """[R]: probability in the support, by "support_student" or "support_teacher"."""
     logprobs, mask = sample.get(name), sample.get("support_mask")
@@ -134,10 +150,7 @@ def absent(header: StepHeader, sample: SampleDump) -> list[str]:
     """What this sample's dump doesn't hold, with the reason where the header tells it."""
     found = []
     if sample.get("teacher_ids") is None:
-        why = "loss.w_opd is 0" if header.w_opd == 0 else f"{sample.kind} sample with opd_on_rl_only: {header.opd_on_rl_only}"
-        found.append(
-            f"candidates' top-K, overlaps and support ({why if header.w_opd == 0 or sample.kind == 'rl' else 'not written'})"
-        )
+        found.append(f"candidates' top-K, overlaps and support ({no_teacher(header, sample)})")
     elif sample.get("teacher_at_student") is None:
         found.append(f"the teacher at the student's ids, and G ({header.subset} subset with {header.selection} doesn't read it)")
     if sample.get("support_ids") is not None and sample.get("advantages") is None:

@@ -83,9 +83,9 @@ def test_a_divergence_without_advantages_is_named_and_they_are_absent(run):
     assert "w is renormalised" not in text
     assert "signal -" in text
     assert re.search(r"support +q +p *$", done.stdout, re.MULTILINE)
-    # The overview has nothing that pulls most, and sorting by signal leaves the order.
-    told = as_json(run.path, "--sample", "4a", "--sort", "signal")
-    assert [one["t"] for one in told["positions"]] == list(range(30))
+    refused = call(run.path, "--sample", "4a", "--sort", "signal")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "4a-sample has no signal to sort by: its dump holds no advantages (divergence jensen_shannon)." in refused.stderr
     assert call(run.path, "--sample", "4a").exit_code == 0
     assert call(run.path, "--step", 4).exit_code == 0
     page = run.path / "page.html"
