@@ -38,7 +38,8 @@ def _funnel(progress: Progress) -> Table:
 
 def _losses(progress: Progress) -> Text:
     shown = [(name, value) for name, value in progress.metrics.items() if value is not None][:5]
-    return Text("   ".join(f"{name} {value:+.4f}" for name, value in shown) or "no step yet", style="cyan")
+    of = {"loss/opd": f" ({progress.opd_samples[0]}/{progress.opd_samples[1]})"} if progress.opd_samples else {}
+    return Text("   ".join(f"{name} {value:+.4f}{of.get(name, '')}" for name, value in shown) or "no step yet", style="cyan")
 
 
 def _reading(progress: Progress) -> Text:

@@ -9,6 +9,7 @@ from pathlib import Path
 from openclaw_core.config.load import Resolved
 from openclaw_core.dumps.writer import DumpWriter
 from openclaw_core.errors import UserError
+from openclaw_core.loss.needs import needs
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Fleet
 from openclaw_core.run.frozen import Frozen
@@ -156,6 +157,8 @@ class Loop:
             metrics |= self._reading(step)
         self._let_in(step)
         self.progress.metrics = {name: metrics.get(name) for name in ("loss/total", "loss/grpo", "loss/opd", "batch/reward")}
+        asked = needs(self.config.loss)
+        self.progress.opd_samples = (sum(asked.scores(sample.kind) for sample in batch), len(batch))
         spent = {f"seconds/{stage}": total - before.get(stage, 0.0) for stage, total in self.progress.seconds.items()}
         self.keeper.write(step, metrics | {name: value for name, value in spent.items() if value > 0})
         self.job.run.update(step=step, weight_version=step)
