@@ -29,6 +29,15 @@ Examples:
   openclaw inspect-candidates runs/RUN --step 12 --html step.html
       the same as a page that needs nothing else
 \b
+What the columns hold:
+  q, p         probability by the old student, and by the teacher with the hint of candidate k*
+  w            q renormalised over the support
+  d            difference of log-probs, teacher - student, clipped
+  A, signal    A = d * w; the signal of a position is the sum of |A| over its support
+  O, mean O    ids that are in the top-K of student and teacher alike
+  K_i          number of candidates; R: tokens of the reply
+  odd          numbers in the dump that can't be right; each is named where the sample is shown
+\b
 In a top-K, bold tokens are in the other side's too; '!': the tokenizer has no such id; 'c': the difference is at the clip.
 Exit code: 1 when a dump could not be read as it should (what could be read is shown), 0 with --lenient.
 """
@@ -44,7 +53,7 @@ def inspect_candidates(
     ],
     step: Annotated[int | None, typer.Option("--step", min=0, help="List the samples of this step.")] = None,
     sample: Annotated[
-        str | None, typer.Option("--sample", metavar="ID", help="Show this sample (the beginning of its id is enough).")
+        str | None, typer.Option("--sample", metavar="ID", help="Show this sample (a beginning that no other id has is enough).")
     ] = None,
     position: Annotated[int | None, typer.Option("--position", min=0, help="Show this response position in full.")] = None,
     positions: Annotated[str | None, typer.Option("--positions", metavar="A:B", help="Show positions A to B-1 in full.")] = None,
@@ -145,12 +154,13 @@ def _check_flags(
     if sample is None and among_positions:
         raise UsageError(f"{' and '.join(among_positions)}: that is of the positions of one sample.", "Name it with --sample.")
     if html is not None and among_positions:
-        raise UsageError(f"{' and '.join(among_positions)} has no effect on --html: a page shows all.", "Leave it out.")
+        raise UsageError(f"--html takes no {' or '.join(among_positions)}: a page shows all.", "Leave it out.")
     if sample is not None and among_samples:
-        raise UsageError(f"{' and '.join(among_samples)} chooses among samples, and --sample names one.", "Give one of them.")
+        raise UsageError(f"--sample names one, which leaves {' and '.join(among_samples)} no choice.", "Give one of them.")
     if step is None and sample is None and (among_samples or min_overlap is not None):
-        names = " and ".join([*among_samples, *(["--min-overlap"] if min_overlap is not None else [])])
-        raise UsageError(f"{names} chooses among the samples of a step.", "Name it with --step.")
+        names = [*among_samples, *(["--min-overlap"] if min_overlap is not None else [])]
+        verb = "chooses" if len(names) == 1 else "choose"
+        raise UsageError(f"{' and '.join(names)} {verb} among the samples of a step.", "Name it with --step.")
 
 
 def _range(position: int | None, positions: str | None) -> tuple[int, int | None]:

@@ -234,10 +234,11 @@ def test_control_characters_never_reach_the_terminal():
     [
         (["--kind", "opd"], "--kind chooses among the samples of a step"),
         (["--min-overlap", 1], "--min-overlap chooses among"),
-        (["--hint-contains", "x", "--sample", "2a"], "--sample names one"),
+        (["--kind", "opd", "--min-overlap", 1], "--kind and --min-overlap choose among"),
+        (["--hint-contains", "x", "--sample", "2a"], "--sample names one, which leaves --hint-contains no choice"),
         (["--step", 2, "--full", "--limit", 3], "--limit and --full"),
         (["--step", 2, "--sort", "signal"], "Name it with --sample"),
-        (["--sample", "2a", "--html", "x.html", "--limit", 3], "no effect on --html"),
+        (["--sample", "2a", "--html", "x.html", "--limit", 3], "--html takes no --limit"),
         (["--html", "x.html"], "--html needs a step or a sample"),
     ],
 )
