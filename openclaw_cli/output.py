@@ -121,6 +121,10 @@ class Output:
             findings = getattr(error, "findings", None)
             body: dict[str, Any] = {"error": getattr(error, "what", str(error)), "remedy": getattr(error, "remedy", "")}
             if findings is not None:
+                if body["error"].endswith(":"):  # it leads to a list, which stands elsewhere here
+                    body["error"] = f"{body['error'][:-1]}."
+                if not body["remedy"] and any(remedy for _, remedy in findings):
+                    body["remedy"] = "See the remedy of each finding."
                 body["findings"] = [{"what": one, "remedy": other} for one, other in findings]
             if getattr(error, "nearest", None):
                 body["nearest"] = error.nearest  # type: ignore[union-attr]

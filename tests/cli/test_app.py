@@ -102,6 +102,8 @@ def test_errors_are_json_where_data_is() -> None:
     body = json.loads(done.stdout)
     assert body["nearest"] == {"partition.actor.devices": 4}
     assert body["findings"][-1]["remedy"] == "--set partition.actor.devices=4"
+    said = "The plan of profile qwen3-4b-topk can't be followed."
+    assert (body["error"], body["remedy"]) == (said, "See the remedy of each finding.")
 
 
 @pytest.mark.parametrize(
