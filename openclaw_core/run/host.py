@@ -37,7 +37,7 @@ def read_host(*, gpus: bool = False) -> Host:
     total, limit = main_memory(), cgroup_limit()
     if limit is not None and limit < total:
         return Host(usable_cpus(), limit, "the control group's limit", read_gpus() if gpus else ())
-    return Host(usable_cpus(), total, "its main memory", read_gpus() if gpus else ())
+    return Host(usable_cpus(), total, "this machine", read_gpus() if gpus else ())
 
 
 def usable_cpus() -> int:

@@ -60,7 +60,7 @@ def unmet_needs(plan: Plan, config: Config, host: Host) -> list[Finding]:
     found: list[Finding] = []
     need = plan.host_bytes.get(0, 0)
     if need > limit:
-        what = f"The plan needs about {need / GIB:.1f} GiB of main memory, more than {source}, {limit / GIB:.1f} GiB."
+        what = f"The plan needs about {need / GIB:.1f} GiB of main memory, more than the {limit / GIB:.1f} GiB of {source}."
         found.append(
             (what, "Give the roles more ranks or machines, or set partition.host_memory_gib where the estimate is wrong.")
         )
