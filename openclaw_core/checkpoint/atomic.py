@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ from openclaw_core.checkpoint.manifest import sync
 from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, TRACKER
 from openclaw_core.errors import UsageError, UserError
 
-_MARKS = {"config.json", ".metadata", "metadata.json", TRACKER, MANIFEST}
+_MARKS = {".metadata", TRACKER, MANIFEST}
+_SUBFOLDERS = re.compile(r"release|hf|iter_\d+")
 
 
 @contextmanager
@@ -85,6 +87,10 @@ def _check_replaceable(target: Path) -> None:
     names = [path.name for path in target.iterdir()] if target.is_dir() else [target.name]
     if names and not any(name in _MARKS or name.endswith((".safetensors", ".distcp")) for name in names):
         raise UserError(f"{target} isn't a checkpoint, so it isn't overwritten.", "Choose another place, or remove it yourself.")
+    others = sorted(name for name in names if (target / name).is_dir() and not _SUBFOLDERS.fullmatch(name))
+    if others:
+        what = f"{target} holds folders that no checkpoint has ({', '.join(others)}), so it isn't overwritten."
+        raise UserError(what, "Choose another place, or move them away.")
 
 
 def _make_parent(target: Path) -> None:

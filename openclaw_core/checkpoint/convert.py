@@ -152,6 +152,8 @@ def _fingerprint(plan: Plan) -> str:
         "stored": {name: (shape, str(plan.stored_dtypes[name])) for name, shape in plan.mapping.stored.items()},
         "hf": {name: (shape, str(plan.hf_dtypes[name])) for name, shape in plan.mapping.hf.items()},
         "units": len(plan.mapping.units),
+        "architecture": dataclasses.asdict(plan.architecture),
+        "config": str(plan.config_folder.resolve()),
     }
     files = [path for path in plan.source.folder.iterdir() if path.is_file()]
     return fingerprint(facts, files)

@@ -26,7 +26,10 @@ _COMPANIONS = (
     "chat_template*",
     "*.jinja",
     "*.model",
+    "*processor_config.json",
     "LICENSE*",
+    "NOTICE*",
+    "USE_POLICY*",
     "*.py",
 )
 

@@ -60,6 +60,15 @@ class Slice:
     rows: tuple[int, int] | None = None
 
 
+def cast(values: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """values in dtype; UserError where a finite one becomes infinite, which no comparison in that dtype would see."""
+    made = values.to(dtype)
+    if dtype == torch.float16 and values.dtype != dtype and bool((made.isinf() & values.isfinite()).any()):
+        most = values[values.isfinite()].abs().max()
+        raise UserError(f"{name} holds {most:g}, more than float16 can.", "Use --dtype bf16 or fp32.")
+    return made
+
+
 @dataclass(frozen=True)
 class Unit:
     """The step of a conversion: the box (offsets, sizes) of a stored tensor, and the slices it is made of.
@@ -79,7 +88,7 @@ class Unit:
         """The box made of the slices; zeros where there are none."""
         if not parts:
             return torch.zeros(self.sizes, dtype=dtype)
-        return self.kind.pack(parts, self.arch).to(dtype).reshape(self.sizes)
+        return cast(self.kind.pack(parts, self.arch), dtype, self.stored).reshape(self.sizes)
 
     def unpack(self, box: torch.Tensor) -> list[torch.Tensor]:
         """The slices of the box, in the order of slices."""

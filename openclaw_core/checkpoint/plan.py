@@ -128,8 +128,10 @@ def _check_request(found: Found, target: Path, to: Target, tp: int, divisor: int
         problems.append((f"Tensor-parallel size {tp} and divisor {divisor} must be at least 1.", "Leave them at their defaults."))
     if dtype is not None and dtype not in DTYPES:
         problems.append((f"Dtype {dtype!r} is unknown.", f"Choose one of {', '.join(DTYPES)}."))
-    root = found.root.absolute()
-    if target == root or target in root.parents or root in target.parents:
+    if target.is_symlink():
+        problems.append((f"{target} is a link.", "Name the folder that it leads to."))
+    root, real = found.root.resolve(), target.resolve()
+    if real == root or real in root.parents or root in real.parents:
         problems.append((f"{target} and {root} lie in each other.", "Choose a place of its own for the result."))
     if problems:
         raise UsageError(" ".join(f"{what} {remedy}" for what, remedy in problems))

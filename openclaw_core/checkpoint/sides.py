@@ -15,7 +15,7 @@ from openclaw_core.checkpoint.fp8 import open_hf
 from openclaw_core.checkpoint.hf import HfReader, HfWriter
 from openclaw_core.checkpoint.jobs import Job
 from openclaw_core.checkpoint.manifest import copy_companions, write_synced
-from openclaw_core.checkpoint.mapping import EXPERT, Unit
+from openclaw_core.checkpoint.mapping import EXPERT, Unit, cast
 from openclaw_core.checkpoint.names import HF_FOLDER, TRACKER
 from openclaw_core.checkpoint.plan import Plan
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, empty_extra_state
@@ -121,7 +121,8 @@ class HfFolderSide:
             box = self._source.read(unit.stored, unit.offsets, unit.sizes)
             each(box.nbytes)
             for piece, source in zip(unit.unpack(box), unit.slices, strict=True):
-                self._writer.write(source.name, piece.to(self._plan.hf_dtypes[source.name]), source.rows[0] if source.rows else 0)
+                piece = cast(piece, self._plan.hf_dtypes[source.name], source.name)
+                self._writer.write(source.name, piece, source.rows[0] if source.rows else 0)
         return self._made.entries[job.units[0].slices[0].name].file, []
 
     def check(self, job: Job, places: list[tuple[int, int]], each: Each) -> list[TensorCheck]:

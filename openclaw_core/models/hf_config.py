@@ -94,6 +94,8 @@ def rope(text: dict[str, Any], problems: Problems) -> tuple[float, dict[str, Any
             )
         )
     base = next(iter(places.values()), 0.0)
+    if places and not 0 < base < float("inf"):
+        problems.append((f"The rope base {base} isn't a positive number.", "Take the config of the model's release."))
     blocks = [text[key] for key in ("rope_parameters", "rope_scaling") if isinstance(text.get(key), dict)]
     if any(
         "rope_type" not in block and "type" not in block and any(isinstance(v, dict) for v in block.values()) for block in blocks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from openclaw_core.checkpoint import sides
-from openclaw_core.checkpoint.convert import convert, plan_conversion
+from openclaw_core.checkpoint.convert import _fingerprint, convert, plan_conversion
 from openclaw_core.checkpoint.dist_writer import Part, write_folder
 from openclaw_core.checkpoint.manifest import carry, read_manifest
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
@@ -225,6 +227,45 @@ def test_overwrite_never_removes_what_is_no_checkpoint(make_hf, tmp_path):
     with pytest.raises(UserError, match="isn't a checkpoint"):
         run(make_hf(), tmp_path / "home", overwrite=True)
     assert (tmp_path / "home" / "diary.txt").read_text() == "dear"
+
+
+def test_overwrite_never_removes_other_folders_nor_the_source_by_another_name(make_hf, tmp_path):
+    source = make_hf()
+    run(source, tmp_path / "td")
+    (tmp_path / "td" / "thesis").mkdir()
+    with pytest.raises(UserError, match=r"folders that no checkpoint has \(thesis\)"):
+        run(source, tmp_path / "td", overwrite=True)
+    (tmp_path / "config-only").mkdir()
+    (tmp_path / "config-only" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="isn't a checkpoint"):
+        run(source, tmp_path / "config-only", overwrite=True)
+    (tmp_path / "link").symlink_to(source.parent)
+    with pytest.raises(UsageError, match="lie in each other"):
+        run(source, tmp_path / "link" / source.name, overwrite=True)
+    (tmp_path / "alias").symlink_to(tmp_path / "td")
+    with pytest.raises(UsageError, match="is a link"):
+        run(source, tmp_path / "alias", overwrite=True)
+
+
+def test_a_value_that_float16_cannot_hold_is_an_error_both_ways(make_hf, tmp_path):
+    source = make_hf()
+    tensors = load_file(source / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].float().index_fill(0, torch.tensor([3]), 1e6)
+    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"holds 1e\+06, more than float16 can"):
+        run(source, tmp_path / "half", dtype="fp16")
+    run(source, tmp_path / "td")
+    with pytest.raises(UserError, match=r"model\.norm\.weight holds 1e\+06, more than float16 can"):
+        run(tmp_path / "td", tmp_path / "back", dtype="fp16")
+
+
+def test_a_resumed_conversion_keeps_nothing_of_another_config(make_hf, tmp_path):
+    source = make_hf()
+    plan = plan_conversion(source, tmp_path / "td")
+    other = dataclasses.replace(plan, architecture=dataclasses.replace(plan.architecture, rope_theta=5.0))
+    assert _fingerprint(plan) == _fingerprint(plan_conversion(source, tmp_path / "td"))
+    assert _fingerprint(plan) != _fingerprint(other)
 
 
 def test_a_tensor_that_differs_after_writing_fails_and_leaves_the_old_one(make_hf, tmp_path, monkeypatch):

@@ -97,6 +97,12 @@ def test_sizes_that_no_model_has_are_refused_before_they_fill_the_memory():
     assert "hidden_size=1000000000000 is more than 1000000000." in str(caught.value)
 
 
+@pytest.mark.parametrize("base", [float("nan"), float("inf"), -5.0, 0.0])
+def test_a_rope_base_that_is_no_positive_number(base):
+    with pytest.raises(Findings, match="isn't a positive number"):
+        read(rope_theta=base)
+
+
 def test_every_bad_field_at_once():
     with pytest.raises(Findings) as caught:
         read(hidden_size="big", num_hidden_layers=-1, rms_norm_eps="drop", rope_theta="drop", num_key_value_heads=5)
