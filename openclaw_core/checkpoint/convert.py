@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import resource
 import threading
 import time
@@ -153,7 +154,7 @@ def _fingerprint(plan: Plan) -> str:
         "hf": {name: (shape, str(plan.hf_dtypes[name])) for name, shape in plan.mapping.hf.items()},
         "units": len(plan.mapping.units),
         "architecture": dataclasses.asdict(plan.architecture),
-        "config": str(plan.config_folder.resolve()),
+        "config": os.path.realpath(plan.config_folder),
     }
     files = [path for path in plan.source.folder.iterdir() if path.is_file()]
     return fingerprint(facts, files)

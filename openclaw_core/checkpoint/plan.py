@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +131,7 @@ def _check_request(found: Found, target: Path, to: Target, tp: int, divisor: int
         problems.append((f"Dtype {dtype!r} is unknown.", f"Choose one of {', '.join(DTYPES)}."))
     if target.is_symlink():
         problems.append((f"{target} is a link.", "Name the folder that it leads to."))
-    root, real = found.root.resolve(), target.resolve()
+    root, real = (Path(os.path.realpath(path)) for path in (found.root, target))
     if real == root or real in root.parents or root in real.parents:
         problems.append((f"{target} and {root} lie in each other.", "Choose a place of its own for the result."))
     if problems:
