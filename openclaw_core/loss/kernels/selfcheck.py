@@ -29,6 +29,8 @@ def disagreement(device: torch.device, dtype: torch.dtype) -> str | None:
         ours = _results(device, dtype)
         with kernels.disabled():
             plain = _results(device, dtype)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         # Whatever stops a compiler or a launch here, the plain path goes on.
         return f"{type(error).__name__}: {error}".splitlines()[0]
