@@ -218,9 +218,7 @@ class Loop:
         if not now and time.monotonic() - self._shown < SHOW_EVERY_S:
             return
         self._shown = time.monotonic()
-        funnel = self.store.funnel()
-        self.progress.funnel = {name: value for name, value in funnel.as_dict().items() if isinstance(value, int)}
-        self.progress.dropped = funnel.dropped
+        self.progress.funnel = self.store.funnel().counts()
         if self.config.users is not None:
             self.progress.sessions = self.fleet.sessions()
         self.watcher.update(self.progress)
@@ -233,13 +231,7 @@ def _keep_traceback(run: RunFolder) -> None:
 
 def _report(run: RunFolder, progress: Progress) -> Report:
     try:
-        report = build_report(
-            run,
-            seconds=progress.seconds,
-            wall_seconds=time.time() - progress.started,
-            funnel=progress.funnel,
-            dropped=progress.dropped,
-        )
+        report = build_report(run, seconds=progress.seconds, wall_seconds=time.time() - progress.started)
         write_report(run, report)
     except OSError as error:
         raise UserError(f"The report of {run.path} can't be written: {error}.", "Free some space.") from error

@@ -116,7 +116,7 @@ class Keeper:
             if (arrays := result.dumps.get(s.sample_id)) is not None
             and self.config.rollout.temperature == self.config.loss.temperature
         ]
-        funnel = {f"funnel/{k}": v for k, v in self.store.funnel().as_dict().items() if isinstance(v, int) and k != "open"}
+        funnel = {f"funnel/{k}": v for k, v in self.store.funnel().counts().items() if k != "open"}
         own = {
             "loss/grad_norm": result.grad_norm,
             "loss/lr": self.config.optimizer.lr,

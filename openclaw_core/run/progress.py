@@ -22,7 +22,6 @@ class Progress:
     stage: str = "starting"
     weight_version: int = 0
     funnel: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float | None] = field(default_factory=dict)
     opd_samples: tuple[int, int] | None = None  # of the last step: those that have an OPD term, and all
     readings: list[tuple[int, float, float]] = field(default_factory=list)

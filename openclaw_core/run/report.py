@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..files import write_atomic
+from ..rollout.store import Store
 from ..track.jsonl import dumps
 from ..track.sinks import read_metrics
 from ..track.svg import Series, line_chart
 from .runfolder import RunFolder
+from .store_view import read_store
 
 REPORT_VERSION = 1
 FUNNEL = ("received", "main", "answered", "closed", "judged", "hinted", "sampled", "scored", "trained")
@@ -69,16 +71,16 @@ def build_report(
     *,
     seconds: dict[str, float] | None = None,
     wall_seconds: float | None = None,
-    funnel: dict[str, int] | None = None,
-    dropped: dict[str, int] | None = None,
 ) -> Report:
     """The report of a run as its files tell it now; it may be called for a run that still goes on or has ended long ago.
 
-    seconds (time per stage), funnel and dropped (turns and samples by reason) replace what the metrics say; wall_seconds is the
-    sum of the stages unless given. Of the manifest's facts it reads objective (a sentence), preference and target_rate.
+    seconds (time per stage) replaces what the metrics say; wall_seconds is the sum of the stages unless given. The funnel and
+    what was dropped are the store's. Of the manifest's facts it reads objective (a sentence), preference and target_rate.
     """
     manifest = run.read()
-    lines, problems = read_metrics(run.metrics)
+    lines, unread = read_metrics(run.metrics)
+    problems = list(map(str, unread))
+    funnel = read_store(run, Store.funnel, problems)
     readings = readings_of(lines)
     target = manifest.facts.get("target_rate")
     stages = seconds if seconds is not None else _stages(lines)
@@ -96,10 +98,10 @@ def build_report(
         readings=readings,
         held=None if target is None else held_from(readings, target),
         seconds={name: round(value, 2) for name, value in stages.items()},
-        funnel=funnel if funnel is not None else _funnel(lines),
-        dropped=dropped or {},
+        funnel={} if funnel is None else funnel.counts(),
+        dropped={} if funnel is None else funnel.dropped,
         commands=commands(run),
-        problems=tuple(map(str, problems)),
+        problems=tuple(problems),
     )
 
 
@@ -205,12 +207,6 @@ def _reading(line: dict[str, Any]) -> Reading | None:
 
 def _stages(lines: list[dict[str, Any]]) -> dict[str, float]:
     return {stage: total for stage in STAGES if (total := sum(line.get(f"seconds/{stage}") or 0.0 for line in lines))}
-
-
-def _funnel(lines: list[dict[str, Any]]) -> dict[str, int]:
-    lines = [line for line in lines if "funnel/received" in line]
-    last = lines[-1] if lines else {}
-    return {name: last[f"funnel/{name}"] for name in FUNNEL if last.get(f"funnel/{name}") is not None}
 
 
 def _rate(reading: Reading | None) -> str:

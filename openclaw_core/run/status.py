@@ -9,13 +9,12 @@ from typing import Any
 import yaml
 
 from ..config.schema import Config
-from ..errors import UserError
-from ..rollout.store import Funnel, Store
+from ..rollout.store import Funnel
 from ..track.metrics import constants
 from ..track.sinks import read_metrics
 from .report import Reading, readings_of
 from .runfolder import Manifest, RunFolder
-from .store_view import StoreView, Waiting, view_store
+from .store_view import StoreView, Waiting, read_store, view_store
 
 GOING = ("starting", "running", "stopping")
 
@@ -142,15 +141,7 @@ def _store(run: RunFolder, now: float, absent: list[str], problems: list[str]) -
     if not run.store.exists():
         absent.append("store.sqlite (made when the proxy starts)")
         return None
-    try:
-        store = Store(run.store, read_only=True)
-        try:
-            return view_store(store, now)
-        finally:
-            store.close()
-    except UserError as error:
-        problems.append(str(error))
-        return None
+    return read_store(run, lambda store: view_store(store, now), problems)
 
 
 def _next_step(view: StoreView | None, batch: int | None, manifest: Manifest) -> tuple[float | None, str]:

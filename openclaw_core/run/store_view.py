@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from ..errors import UserError
 from ..rollout.store import Funnel, Store
+from .runfolder import RunFolder
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,21 @@ _WAITING = (
     ("scored", "samples WHERE state IN ('ready', 'taken') AND scored_at IS NULL", "created_at"),
     ("trained", "samples WHERE state = 'taken'", "taken_at"),
 )
+
+
+def read_store(run: RunFolder, read: Callable[[Store], T], problems: list[str]) -> T | None:
+    """What read finds in the run's store; None where there is none, or it can't be read, which is added to problems."""
+    if not run.store.exists():
+        return None
+    try:
+        store = Store(run.store, read_only=True)
+        try:
+            return read(store)
+        finally:
+            store.close()
+    except (UserError, sqlite3.Error) as error:
+        problems.append(str(error) if isinstance(error, UserError) else f"{run.store.name}: {error}")
+        return None
 
 
 def view_store(store: Store, now: float, *, window_s: float = 300.0) -> StoreView:

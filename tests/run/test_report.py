@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from openclaw_core.rollout.store import Store
 from openclaw_core.run.report import Reading, build_report, held_from, report_markdown, report_text, write_report
 from openclaw_core.run.runfolder import create_run
 from openclaw_core.track.sinks import JsonlSink
@@ -16,11 +17,15 @@ def run(tmp_path):
     sink = JsonlSink(run.metrics)
     readings = {0: (0.0, None, 0), 10: (0.85, 0.9, 200), 20: (0.7, 0.92, 390), 30: (0.9, 0.95, 580), 40: (0.97, 0.96, 760)}
     for step in range(41):
-        line = {"seconds/collect": 1.0, "seconds/train": 0.5, "funnel/received": step * 10, "funnel/trained": step * 16}
+        line = {"seconds/collect": 1.0, "seconds/train": 0.5}
         if step in readings:
             rate, solved, sessions = readings[step]
             line |= {"eval/preference_rate": rate, "eval/solved_rate": solved, "eval/tasks": 100, "funnel/sessions": sessions}
         sink.write(step, line)
+    store = Store(run.store)
+    store.count("received", 410)
+    store.count("main", 400)
+    store.close()
     run.update(state="finished", step=40)
     return run
 
@@ -31,7 +36,7 @@ def test_the_report_says_what_the_run_came_to(run):
     assert (report.held.step, report.held.sessions) == (30, 580)
     assert report.seconds == {"collect": 41.0, "train": 20.5}
     assert report.wall_seconds == 61.5
-    assert report.funnel == {"received": 400, "trained": 640}
+    assert (report.funnel["received"], report.funnel["main"], report.funnel["trained"]) == (410, 400, 0)
 
 
 def test_held_means_from_then_on():
@@ -45,7 +50,7 @@ def test_held_means_from_then_on():
 
 
 def test_the_files_agree_with_the_report(run):
-    report = build_report(run, seconds={"start": 8.0, "train": 30.0}, wall_seconds=52.0, dropped={"length": 3})
+    report = build_report(run, seconds={"start": 8.0, "train": 30.0}, wall_seconds=52.0)
     write_report(run, report)
     record = json.loads(run.report.read_text())
     assert record["after"]["preference_rate"] == 0.97
@@ -58,18 +63,20 @@ def test_the_files_agree_with_the_report(run):
     text = report_text(report)
     assert "97.0% of 100 replies (step 40)" in text
     assert "step 30 after 580 sessions" in text
-    assert "length 3" in text
+    assert "received 410, main 400" in text
     assert f"openclaw inspect-candidates {run.path}" in text
 
 
 def test_a_run_without_readings_has_a_report_too(tmp_path):
     run = create_run(tmp_path, "bare", steps=5)
     run.metrics.write_text("{broken\n")
+    run.store.write_bytes(b"no store" * 100)
     report = build_report(run)
     write_report(run, report)
     assert (report.before, report.after, report.held) == (None, None, None)
     assert "no reading" in report_text(report)
     assert "metrics.jsonl, line 1" in report_markdown(report)
+    assert "is not a store" in report_markdown(report)
 
 
 def test_preference_names_cannot_break_the_page(tmp_path):

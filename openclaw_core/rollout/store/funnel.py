@@ -35,6 +35,10 @@ class Funnel:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def counts(self) -> dict[str, int]:
+        """What are plain numbers, without the reasons."""
+        return {name: value for name, value in asdict(self).items() if isinstance(value, int)}
+
 
 class FunnelTable(Database):
     """Counters and events beside the rows that speak for themselves."""
