@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import pytest
 import torch
@@ -35,8 +36,8 @@ def test_what_is_turned_off_comes_back(monkeypatch):
 
 
 def test_equal_paths_agree():
-    assert selfcheck.disagreement(CPU, torch.float32) is None
-    assert selfcheck.disagreement(CPU, torch.bfloat16) is None
+    assert selfcheck.passes(CPU, torch.float32)
+    assert selfcheck.passes(CPU, torch.bfloat16)
 
 
 @pytest.mark.parametrize("name", ["top ids", "entropies", "losses, tail bin,", "gradients, tail none,"])
@@ -52,7 +53,8 @@ def test_one_wrong_element_is_a_disagreement(name, monkeypatch):
         return found
 
     monkeypatch.setattr(selfcheck, "_results", first_is_wrong)
-    assert selfcheck.disagreement(CPU, torch.bfloat16).startswith(f"{name} differ by ")
+    with pytest.warns(UserWarning, match=f"{name} differ by "):
+        assert not selfcheck.passes(CPU, torch.bfloat16)
 
 
 def test_a_failure_is_a_disagreement_and_is_warned_of_once(monkeypatch):
@@ -63,12 +65,14 @@ def test_a_failure_is_a_disagreement_and_is_warned_of_once(monkeypatch):
     kernels._trusted.cache_clear()
     with pytest.warns(UserWarning, match=r"plain path for torch.float16 on cpu.*RuntimeError: no compiler\."):
         assert not kernels._trusted(CPU, torch.float16)
-    assert not kernels._trusted(CPU, torch.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not kernels._trusted(CPU, torch.float16)
     assert not kernels._state["checking"]
     kernels._trusted.cache_clear()
 
 
 def test_the_check_leaves_the_random_numbers_alone():
     before = torch.get_rng_state()
-    selfcheck.disagreement(CPU, torch.float32)
+    selfcheck.passes(CPU, torch.float32)
     assert torch.equal(torch.get_rng_state(), before)
