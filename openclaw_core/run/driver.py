@@ -15,6 +15,7 @@ from openclaw_core.run.fleet import Fleet
 from openclaw_core.run.frozen import Frozen
 from openclaw_core.run.keep import Keeper
 from openclaw_core.run.launch import Job, end_survivors, open_folder, prepare
+from openclaw_core.run.legs import keep_leg
 from openclaw_core.run.placement import ProcessEnded
 from openclaw_core.run.plan import Plan
 from openclaw_core.run.progress import Progress, Watcher
@@ -40,7 +41,8 @@ def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: P
         if resume is not None:
             end_survivors(run, watcher)
             saved = saved_step(run, steps)
-        progress = Progress(str(run.path), steps, step=saved or 0)
+        progress = Progress(str(run.path), steps, step=saved or 0, after_step=saved or 0)
+        keep_leg(run, progress)
         state, reason = "failed", ""
         try:
             _run(prepare(resolved, plan, run, saved, watcher), progress, watcher, stop)
@@ -54,7 +56,8 @@ def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: P
             raise
         finally:
             run.update(state=state, reason=reason)
-            report = _report(run, progress)
+            keep_leg(run, progress)
+            report = _report(run)
     return report
 
 
@@ -162,6 +165,7 @@ class Loop:
         spent = {f"seconds/{stage}": total - before.get(stage, 0.0) for stage, total in self.progress.seconds.items()}
         self.keeper.write(step, metrics | {name: value for name, value in spent.items() if value > 0})
         self.job.run.update(step=step, weight_version=step)
+        keep_leg(self.job.run, self.progress)
         self._show(now=True)
 
     def _let_in(self, step: int) -> None:
@@ -229,9 +233,9 @@ def _keep_traceback(run: RunFolder) -> None:
         log.write(traceback.format_exc())
 
 
-def _report(run: RunFolder, progress: Progress) -> Report:
+def _report(run: RunFolder) -> Report:
     try:
-        report = build_report(run, seconds=progress.seconds, wall_seconds=time.time() - progress.started)
+        report = build_report(run)
         write_report(run, report)
     except OSError as error:
         raise UserError(f"The report of {run.path} can't be written: {error}.", "Free some space.") from error

@@ -14,11 +14,15 @@ from ..errors import UserError
 
 @dataclass
 class Progress:
-    """The state of the loop at this moment. Seconds are wall-clock; rates are shares of held-out tasks."""
+    """The state of the loop at this moment. Seconds are wall-clock; rates are shares of held-out tasks.
+
+    after_step is the step that this leg of the run began after.
+    """
 
     run_folder: str
     steps: int
     step: int = 0
+    after_step: int = 0
     stage: str = "starting"
     weight_version: int = 0
     funnel: dict[str, int] = field(default_factory=dict)

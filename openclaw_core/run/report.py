@@ -10,6 +10,7 @@ from ..rollout.store import Store
 from ..track.jsonl import dumps
 from ..track.sinks import read_metrics
 from ..track.svg import Series, line_chart
+from .legs import Leg, legs_of
 from .runfolder import RunFolder
 from .store_view import read_store
 
@@ -34,7 +35,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """held is the first reading from which the preference stayed at or above target. seconds is time per stage of the loop."""
+    """held is the first reading from which the preference stayed at or above target. seconds is time per stage, of all legs."""
 
     run: str
     folder: str
@@ -49,6 +50,7 @@ class Report:
     readings: tuple[Reading, ...] = ()
     held: Reading | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    legs: tuple[Leg, ...] = ()
     funnel: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
@@ -66,16 +68,11 @@ class Report:
         return self.readings[-1] if self.readings and self.readings[-1].step > 0 else None
 
 
-def build_report(
-    run: RunFolder,
-    *,
-    seconds: dict[str, float] | None = None,
-    wall_seconds: float | None = None,
-) -> Report:
+def build_report(run: RunFolder) -> Report:
     """The report of a run as its files tell it now; it may be called for a run that still goes on or has ended long ago.
 
-    seconds (time per stage) replaces what the metrics say; wall_seconds is the sum of the stages unless given. The funnel and
-    what was dropped are the store's. Of the manifest's facts it reads objective (a sentence), preference and target_rate.
+    Times are those of all legs, and of the metrics where the manifest tells of no leg. The funnel and what was dropped are the
+    store's. Of the manifest's facts it also reads objective (a sentence), preference and target_rate.
     """
     manifest = run.read()
     lines, unread = read_metrics(run.metrics)
@@ -83,7 +80,8 @@ def build_report(
     funnel = read_store(run, Store.funnel, problems)
     readings = readings_of(lines)
     target = manifest.facts.get("target_rate")
-    stages = seconds if seconds is not None else _stages(lines)
+    legs = legs_of(manifest)
+    stages = _total([leg.seconds for leg in legs] or [_stages(lines)])
     return Report(
         run=run.name,
         folder=str(run.path),
@@ -94,10 +92,11 @@ def build_report(
         target=target,
         steps=manifest.step,
         planned_steps=manifest.steps,
-        wall_seconds=round(wall_seconds if wall_seconds is not None else sum(stages.values()), 1),
+        wall_seconds=round(sum(leg.wall_seconds for leg in legs) if legs else sum(stages.values()), 1),
         readings=readings,
         held=None if target is None else held_from(readings, target),
         seconds={name: round(value, 2) for name, value in stages.items()},
+        legs=legs,
         funnel={} if funnel is None else funnel.counts(),
         dropped={} if funnel is None else funnel.dropped,
         commands=commands(run),
@@ -163,6 +162,7 @@ def summary_lines(report: Report) -> list[tuple[str, str]]:
         ("task solved, after", _solved(after)),
         ("held from", _held(held, report.target)),
         ("steps", f"{report.steps} of {report.planned_steps}"),
+        ("legs", "; ".join(map(str, report.legs)) if len(report.legs) > 1 else ""),
         ("time", f"{report.wall_seconds:.0f} s: {', '.join(f'{name} {value:.0f}' for name, value in report.seconds.items())}"),
         ("funnel", ", ".join(f"{name} {report.funnel[name]}" for name in FUNNEL if name in report.funnel)),
         ("dropped", ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())),
@@ -207,6 +207,10 @@ def _reading(line: dict[str, Any]) -> Reading | None:
 
 def _stages(lines: list[dict[str, Any]]) -> dict[str, float]:
     return {stage: total for stage in STAGES if (total := sum(line.get(f"seconds/{stage}") or 0.0 for line in lines))}
+
+
+def _total(parts: list[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in dict.fromkeys(name for part in parts for name in part)}
 
 
 def _rate(reading: Reading | None) -> str:

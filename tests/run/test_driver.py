@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import asdict
+from functools import partial
 
 import pytest
 
 from openclaw_core.config.load import load_profile
 from openclaw_core.rollout.store import NewTurn, Store
 from openclaw_core.run import driver
+from openclaw_core.run.legs import keep_leg, legs_of
 from openclaw_core.run.plan import make_plan
-from openclaw_core.run.progress import SilentWatcher
+from openclaw_core.run.progress import Progress, SilentWatcher
+from openclaw_core.run.report import build_report, report_text
 from openclaw_core.run.runfolder import RunFolder
 from openclaw_core.run.status import read_status
 from openclaw_core.types import Turn
@@ -51,3 +56,41 @@ def test_the_report_counts_what_came_while_the_run_drained(launch):
     assert report.funnel == funnel.counts()
     assert json.loads(run.report.read_text())["funnel"] == report.funnel
     assert report.dropped == funnel.dropped == {"length": 1}
+
+
+def test_the_time_of_a_resumed_run_is_that_of_all_legs(launch, tmp_path, monkeypatch):
+    def leg(steps, stages, seconds, *, killed=False):
+        def loop(run, progress):
+            progress.seconds |= stages
+            for _ in range(steps):
+                progress.step += 1
+                run.update(step=progress.step)
+                keep_leg(run, progress)
+            if killed:
+                monkeypatch.setattr(driver, "keep_leg", lambda *_: None)
+
+        monkeypatch.setattr(driver, "keep_leg", keep_leg)
+        monkeypatch.setattr(driver, "Progress", partial(Progress, started=time.time() - seconds))
+        return launch(loop)
+
+    assert leg(4, {"start": 5.0, "train": 30.0}, 400).legs[0].wall_seconds == pytest.approx(400, abs=1)
+    monkeypatch.setattr(driver, "saved_step", lambda *_: 2)
+    leg(3, {"start": 6.0, "collect": 1.0, "train": 40.0}, 300, killed=True)
+    report = leg(0, {"start": 7.0}, 200)
+    assert [(one.after_step, one.step) for one in report.legs] == [(0, 4), (2, 5), (2, 2)]
+    assert report.seconds == {"start": 18.0, "train": 70.0, "collect": 1.0}
+    assert report.wall_seconds == pytest.approx(900, abs=3)
+    text = report_text(report)
+    assert "steps 1 to 4 in 400 s; steps 3 to 5 in 300 s; no step in 200 s" in text
+    assert "start 18, train 70, collect 1" in text
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["legs"][1]["step"] == 5
+
+
+def test_legs_that_cannot_be_understood_are_none(launch):
+    report = launch(lambda run, _: run.update(facts={"legs": [{"began": "soon"}, 3]}))
+    run = RunFolder(driver.Path(report.folder))
+    assert [leg.step for leg in legs_of(run.read())] == [0]
+    for broken in (3, "legs", [3], [{"began": 1.0}], [{**asdict(report.legs[0]), "seconds": {"train": "long"}}]):
+        run.update(facts={"legs": broken})
+        assert legs_of(run.read()) == ()
+        assert build_report(run).wall_seconds == 0.0
