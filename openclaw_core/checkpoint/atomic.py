@@ -106,7 +106,7 @@ def _check_disk(target: Path, needed: int) -> None:
     free = shutil.disk_usage(target.parent).free
     if free < needed:
         raise UserError(
-            f"{target.parent} has {free / 1e9:.1f} GB free, the result takes {needed / 1e9:.1f} GB.",
+            f"{target.parent} has {free / 1e9:,.1f} GB free, the result takes {needed / 1e9:,.1f} GB.",
             "Make room or choose another disk.",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 from openclaw_core.checkpoint.families import CARRIED
 from openclaw_core.checkpoint.hf import Entry, HfReader, HfWriter, map_entry, read_header
 from openclaw_core.checkpoint.manifest import hash_file
-from openclaw_core.checkpoint.names import CARRIED_FILE
+from openclaw_core.checkpoint.names import CARRIED_FILE, HF_FOLDER
+from openclaw_core.checkpoint.sniff import Found, carried_config
+from openclaw_core.checkpoint.verify import TensorCheck, memory_of, same_bits
 from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import Architecture
 
@@ -21,7 +24,7 @@ def carried_names(names: Iterable[str], arch: Architecture) -> list[str]:
 
 
 def write_carried(reader: HfReader, names: list[str], folder: Path) -> dict[str, str]:
-    """Copies tensors into one file of a folder; returns file -> sha256, or nothing where there are none."""
+    """Copies tensors into one file of a folder, in place of one cut short; returns file -> sha256, nothing without tensors."""
     if not names:
         return {}
     entries = {name: reader.entries[name] for name in names}
@@ -49,6 +52,37 @@ def find_carried(arch: Architecture, config_folder: Path) -> dict[str, Entry]:
             "Name the release's folder with --hf-config: an engine needs them beside the text tower.",
         )
     return entries
+
+
+def carried_entries(found: Found, arch: Architecture) -> dict[str, Entry]:
+    """The carried tensors that a checkpoint holds: among a Hugging Face folder's own, or beside a torch_dist."""
+    if arch.model_type not in CARRIED:
+        return {}
+    if found.kind == "torch_dist":
+        path = (carried_config(found) or found.root) / CARRIED_FILE
+        return read_header(path) if path.is_file() else {}
+    reader = HfReader(found.folder)
+    return {name: reader.entries[name] for name in carried_names(reader.entries, arch)}
+
+
+def compare_carried(made: dict[str, Entry], origin: dict[str, Entry]) -> list[TensorCheck]:
+    """Reads carried tensors where they were put, hashes them and compares them bitwise with those that they are copies of.
+
+    A tensor that only one side has isn't equal; its hash is empty where it wasn't made.
+    """
+    return [_compared(name, made.get(name), origin.get(name)) for name in {**origin, **made}]
+
+
+def _compared(name: str, made: Entry | None, origin: Entry | None) -> TensorCheck:
+    shown = made or origin
+    assert shown is not None
+    digest, equal = "", False
+    if made is not None:
+        tensor = map_entry(made)
+        digest = hashlib.sha256(memory_of(tensor)).hexdigest()
+        equal = origin is not None and same_bits(tensor, map_entry(origin))
+    dtype = str(shown.dtype).removeprefix("torch.")
+    return TensorCheck(name, f"{HF_FOLDER}/{CARRIED_FILE}", shown.shape, dtype, digest, equal)
 
 
 def copy_tensors(entries: dict[str, Entry], writer: HfWriter) -> None:

@@ -7,11 +7,13 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from openclaw_core.checkpoint.atomic import new_folder
 from openclaw_core.checkpoint.jobs import Done, Job, Journal, StoppedError, fingerprint, has_journal, run_jobs, split_jobs
@@ -58,7 +60,7 @@ def convert(
     with new_folder(
         plan.target,
         overwrite=overwrite,
-        needed_bytes=int(plan.nbytes * 1.02) + 64 * 2**20,
+        needed_bytes=int((plan.nbytes + plan.carried_bytes) * 1.02) + 64 * 2**20,
         resumable=lambda partial: verify and has_journal(partial, identity),
     ) as folder:
         journal = Journal(folder, identity)
@@ -67,9 +69,10 @@ def convert(
             run = _Run(plan, side, journal, verify, progress)
             run.all()
             companions = side.finish(run.places)
+            checks = (*run.checks(), *(side.check_carried() if verify else []))
         finally:
             side.close()
-        checks = run.checks()
+        _require_equal(plan.target, checks)
         _finish(plan, folder, checks, companions)
         journal.close()
         seconds = time.monotonic() - started
@@ -96,13 +99,7 @@ class _Run:
         """Runs every job to its end. Raises Findings with every tensor that differs."""
         with self._syncing:
             run_jobs(self._jobs, self._one, WORKERS)
-        wrong = [check for done in self._found.values() for check in done.checks if not check.equal]
-        if wrong:
-            findings = [(f"{check.name} differs from {check.stored}.", "") for check in wrong]
-            count = sum(len(done.checks) for done in self._found.values())
-            raise Findings(
-                f"{self._target} wasn't written: {len(wrong)} of {count} tensors differ after the round trip.", findings
-            )
+        _require_equal(self._target, [check for done in self._found.values() for check in done.checks])
 
     @property
     def places(self) -> dict[int, list[tuple[int, int]]]:
@@ -147,6 +144,12 @@ class _Run:
                 self._progress(stage, min(self._counts[stage], self._total), self._total)
 
 
+def _require_equal(target: Path, checks: Sequence[TensorCheck]) -> None:
+    wrong = [(f"{check.name} differs from {check.stored}.", "") for check in checks if not check.equal]
+    if wrong:
+        raise Findings(f"{target} wasn't written: {len(wrong)} of {len(checks)} tensors differ after the round trip.", wrong)
+
+
 def _fingerprint(plan: Plan) -> str:
     facts: dict[str, Any] = {
         "target": plan.to,
@@ -162,13 +165,19 @@ def _fingerprint(plan: Plan) -> str:
 
 def _finish(plan: Plan, folder: Path, checks: tuple[TensorCheck, ...], companions: dict[str, str]) -> None:
     sums = {check.name: check.sha256 for check in checks}
-    tensors = {
-        name: {"shape": list(shape), "dtype": str(plan.hf_dtypes[name]).removeprefix("torch."), "sha256": sums.get(name)}
-        for name, shape in plan.mapping.hf.items()
-    }
+
+    def stated(tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, dict[str, Any]]:
+        return {
+            name: {"shape": list(shape), "dtype": str(dtype).removeprefix("torch."), "sha256": sums.get(name)}
+            for name, (shape, dtype) in tensors.items()
+        }
+
+    tensors = stated({name: (shape, plan.hf_dtypes[name]) for name, shape in plan.mapping.hf.items()})
+    carried = stated({name: (entry.shape, entry.dtype) for name, entry in plan.carried.items()})
     vocabulary = {
         "real": plan.architecture.vocab,
         "padded": plan.layout.padded if plan.to == "torch_dist" else plan.architecture.vocab,
     }
     facts = dataclasses.asdict(plan.architecture)
-    write_manifest(folder, Manifest(plan.to, str(plan.source.folder.absolute()), facts, vocabulary, tensors, companions))
+    source = str(plan.source.folder.absolute())
+    write_manifest(folder, Manifest(plan.to, source, facts, vocabulary, tensors, companions, carried))

@@ -215,9 +215,9 @@ class HfWriter:
 
     @classmethod
     def one_file(cls, path: Path, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> HfWriter:
-        """A writer of a single file of any name."""
+        """A writer of a single file of any name, in place of one that is there."""
         writer = cls.__new__(cls)
-        writer._start(resumed=False, allocated=True)
+        writer._start(resumed=True, allocated=True)
         writer._begin(path, shapes)
         return writer
 

@@ -36,7 +36,10 @@ _COMPANIONS = (
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a finished checkpoint holds. tensors: Hugging Face name -> shape, dtype, sha256; companions: file -> sha256."""
+    """What a finished checkpoint holds. tensors: Hugging Face name -> shape, dtype, sha256; companions: file -> sha256.
+
+    carried: as tensors, of those that are copied as they are.
+    """
 
     kind: str
     source: str
@@ -44,6 +47,7 @@ class Manifest:
     vocabulary: dict[str, int]
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     companions: dict[str, str] = field(default_factory=dict)
+    carried: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def sums(self) -> dict[str, str]:

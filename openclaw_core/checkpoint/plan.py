@@ -55,6 +55,11 @@ class Plan:
     carried: dict[str, Entry] = field(default_factory=dict)
 
     @property
+    def carried_bytes(self) -> int:
+        """Bytes of the tensors that are copied as they are."""
+        return sum(entry.stop - entry.start for entry in self.carried.values())
+
+    @property
     def peak_estimate(self) -> int:
         """Bytes of memory that the conversion will hold: torch itself, and per worker a box, its sources and their union."""
         largest = max(math.prod(unit.sizes) * self.stored_dtypes[unit.stored].itemsize for unit in self.mapping.units)

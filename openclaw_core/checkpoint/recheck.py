@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from openclaw_core.checkpoint.carried import carried_names
+from openclaw_core.checkpoint.carried import carried_entries, carried_names, compare_carried
 from openclaw_core.checkpoint.examine import Examined, examine_hf, examine_torch_dist
 from openclaw_core.checkpoint.fp8 import open_hf
 from openclaw_core.checkpoint.manifest import Manifest, hash_file, read_manifest
@@ -46,7 +48,7 @@ def recheck(
     allow: tuple[str, ...] = (),
     progress: Progress | None = None,
 ) -> Recheck:
-    """Reads every tensor of a finished conversion again. Writes nothing.
+    """Reads every tensor of a finished conversion again, carried ones too. Writes nothing.
 
     source is what it was made from; where it is left out, what the manifest names is used if it is still there. Raises
     UserError when there is neither a source nor a manifest with hashes, and Findings when tensors are missing or unknown.
@@ -62,8 +64,9 @@ def recheck(
     folder = Path(hf_config) if hf_config is not None else carried_config(found) or (origin and carried_config(origin))
     if not folder:
         raise UserError(f"{target} carries no Hugging Face config.", "Name the folder of its model with --hf-config.")
-    checks = _compare(found, origin, architecture_from_hf(folder), manifest, allow, progress)
-    place = found.root / HF_FOLDER if found.kind == "torch_dist" else found.root
+    arch = architecture_from_hf(folder)
+    checks = (*_compare(found, origin, arch, manifest, allow, progress), *_carried(found, origin, arch, manifest))
+    place = carried_config(found) or found.root / HF_FOLDER
     kept = manifest.companions if manifest else {}
     companions = {name: (place / name).is_file() and hash_file(place / name) == digest for name, digest in kept.items()}
     return Recheck(found, origin, checks, companions, bool(manifest and manifest.sums))
@@ -114,8 +117,27 @@ def _compare(
         made = [
             TensorCheck(name, sources[name], shapes[name], _dtype(manifest, name), digest, True) for name, digest in sums.items()
         ]
-    expected = manifest.sums if manifest else {}
-    return tuple(replace(check, equal=check.equal and expected.get(check.name, check.sha256) == check.sha256) for check in made)
+    return tuple(_against(made, manifest.tensors if manifest else {}))
+
+
+def _carried(found: Found, origin: Found | None, arch: Architecture, manifest: Manifest | None) -> list[TensorCheck]:
+    """Of the tensors that are copied as they are. An origin that never had them is no witness against them."""
+    made, listed = carried_entries(found, arch), manifest.carried if manifest else {}
+    checks = compare_carried(made, (carried_entries(origin, arch) if origin else {}) or made)
+    known = {check.name for check in checks}
+    gone = [
+        TensorCheck(name, "", tuple(facts["shape"]), facts["dtype"], "", False)
+        for name, facts in listed.items()
+        if name not in known
+    ]
+    return [*_against(checks, listed), *gone]
+
+
+def _against(checks: Iterable[TensorCheck], listed: dict[str, dict[str, Any]]) -> Iterator[TensorCheck]:
+    """Checks that also hold against a manifest's hashes, where it has them."""
+    for check in checks:
+        wanted = listed.get(check.name, {}).get("sha256") or check.sha256
+        yield replace(check, equal=check.equal and wanted == check.sha256)
 
 
 def _dtype(manifest: Manifest | None, name: str) -> str:

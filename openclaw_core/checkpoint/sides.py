@@ -8,15 +8,15 @@ from typing import Protocol
 
 import torch
 
-from openclaw_core.checkpoint.carried import copy_tensors, write_carried
+from openclaw_core.checkpoint.carried import compare_carried, copy_tensors, write_carried
 from openclaw_core.checkpoint.dist_writer import Part, Place, Shapes, contents_of, file_name, write_file, write_index
 from openclaw_core.checkpoint.families import EXTRA_STATES
 from openclaw_core.checkpoint.fp8 import open_hf
-from openclaw_core.checkpoint.hf import HfReader, HfWriter
+from openclaw_core.checkpoint.hf import HfReader, HfWriter, read_header
 from openclaw_core.checkpoint.jobs import Job
 from openclaw_core.checkpoint.manifest import copy_companions, write_synced
 from openclaw_core.checkpoint.mapping import EXPERT, Unit, cast
-from openclaw_core.checkpoint.names import HF_FOLDER, TRACKER
+from openclaw_core.checkpoint.names import CARRIED_FILE, HF_FOLDER, TRACKER
 from openclaw_core.checkpoint.plan import Plan
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, empty_extra_state
 from openclaw_core.checkpoint.verify import Each, TensorCheck, compare_units, hash_units
@@ -41,6 +41,9 @@ class Side(Protocol):
 
     def finish(self, places: dict[int, list[tuple[int, int]]]) -> dict[str, str]:
         """Writes what stands beside the weights; returns companions -> sha256."""
+
+    def check_carried(self) -> list[TensorCheck]:
+        """Reads the carried tensors back and compares them with what they are copies of."""
 
     def close(self) -> None:
         """Lets go of open files."""
@@ -82,6 +85,10 @@ class TorchDistSide:
         write_synced(self._folder / TRACKER, INNER)
         hashes = copy_companions(self._plan.config_folder, self._folder / HF_FOLDER, _edited_config(self._plan))
         return hashes | write_carried(self._source, list(self._plan.carried), self._folder / HF_FOLDER)
+
+    def check_carried(self) -> list[TensorCheck]:
+        path = self._folder / HF_FOLDER / CARRIED_FILE
+        return compare_carried(read_header(path), self._plan.carried) if self._plan.carried else []
 
     def close(self) -> None:
         """Nothing stays open."""
@@ -134,6 +141,9 @@ class HfFolderSide:
     def finish(self, places: dict[int, list[tuple[int, int]]]) -> dict[str, str]:
         copy_tensors(self._plan.carried, self._writer)
         return copy_companions(self._plan.config_folder, self._folder, _edited_config(self._plan))
+
+    def check_carried(self) -> list[TensorCheck]:
+        return compare_carried({name: self._made.entries[name] for name in self._plan.carried}, self._plan.carried)
 
     def close(self) -> None:
         self._writer.close()

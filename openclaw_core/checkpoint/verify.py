@@ -59,7 +59,7 @@ def compare_units(
             written, origin = (part, other) if made == "torch_dist" else (other, part)
             written = written.contiguous()
             running = found.setdefault(source.name, _Running(unit.stored, str(written.dtype)))
-            running.digest.update(_memory(written))
+            running.digest.update(memory_of(written))
             running.equal &= same_bits(written, origin.to(written.dtype))
             running.add(tuple(written.shape))
         each(box.nbytes)
@@ -76,7 +76,7 @@ def hash_units(units: Iterable[Unit], side: HfSide | TorchDistReader, each: Each
         else:
             parts = [side.read(source.name, source.rows) for source in unit.slices]
         for part, source in zip(parts, unit.slices, strict=True):
-            digests.setdefault(source.name, hashlib.sha256()).update(_memory(part.contiguous()))
+            digests.setdefault(source.name, hashlib.sha256()).update(memory_of(part.contiguous()))
         each(sum(part.nbytes for part in parts))
     return {name: digest.hexdigest() for name, digest in digests.items()}
 
@@ -101,7 +101,8 @@ class _Running:
         return TensorCheck(name, self.stored, self.shape, self.dtype, self.digest.hexdigest(), self.equal)
 
 
-def _memory(tensor: torch.Tensor) -> memoryview:
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor, not copied."""
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
 
 

@@ -111,3 +111,20 @@ def make_hf(tmp_path: Path) -> Make:
 @pytest.fixture
 def read_hf() -> Callable[[Path], dict[str, torch.Tensor]]:
     return read_folder
+
+
+@pytest.fixture(params=[False, True], ids=["untied", "tied"])
+def vision(make_hf: Make, request: pytest.FixtureRequest) -> Path:
+    """A Qwen3-VL folder: nested config, the text tower under its prefix, two vision tensors."""
+    source = make_hf("vl", tie_word_embeddings=request.param)
+    config = json.loads((source / "config.json").read_text())
+    tied = config.pop("tie_word_embeddings")
+    config["rope_parameters"] = {"rope_theta": config.pop("rope_theta"), "rope_type": "default", "mrope_section": [2, 3, 3]}
+    outer = {"model_type": "qwen3_vl", "tie_word_embeddings": tied, "vision_config": {"depth": 1}}
+    (source / "config.json").write_text(json.dumps({**outer, "text_config": {**config, "model_type": "qwen3_vl_text"}}))
+    tensors = load_file(source / "model.safetensors")
+    tensors = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    tensors["model.visual.patch_embed.proj.weight"] = torch.randn(4, 3, 2, 2, 2).to(torch.bfloat16)
+    tensors["model.visual.blocks.0.norm1.bias"] = torch.randn(7)
+    save_file(tensors, source / "model.safetensors")
+    return source

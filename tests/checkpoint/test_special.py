@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from openclaw_cli.app import app
@@ -60,43 +59,6 @@ def test_fp8_scales_must_fit(make_hf, tmp_path):
 def test_other_quantisation_is_refused(make_hf, tmp_path):
     with pytest.raises(UserError, match="gptq"):
         plan_conversion(make_hf(quantization_config={"quant_method": "gptq", "bits": 4}), tmp_path / "td")
-
-
-@pytest.fixture(params=[False, True], ids=["untied", "tied"])
-def vision(make_hf, request):
-    """A Qwen3-VL folder: nested config, the text tower under its prefix, two vision tensors."""
-    source = make_hf("vl", tie_word_embeddings=request.param)
-    config = json.loads((source / "config.json").read_text())
-    tied = config.pop("tie_word_embeddings")
-    config["rope_parameters"] = {"rope_theta": config.pop("rope_theta"), "rope_type": "default", "mrope_section": [2, 3, 3]}
-    outer = {"model_type": "qwen3_vl", "tie_word_embeddings": tied, "vision_config": {"depth": 1}}
-    (source / "config.json").write_text(json.dumps({**outer, "text_config": {**config, "model_type": "qwen3_vl_text"}}))
-    tensors = load_file(source / "model.safetensors")
-    tensors = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
-    tensors["model.visual.patch_embed.proj.weight"] = torch.randn(4, 3, 2, 2, 2).to(torch.bfloat16)
-    tensors["model.visual.blocks.0.norm1.bias"] = torch.randn(7)
-    save_file(tensors, source / "model.safetensors")
-    return source
-
-
-def test_a_text_tower_is_converted_and_its_vision_tower_carried(vision, read_hf, tmp_path):
-    done = convert(plan_conversion(vision, tmp_path / "td"))
-    assert len(done.plan.carried) == 2
-    convert(plan_conversion(tmp_path / "td", tmp_path / "back"))
-    a, b = read_hf(vision), read_hf(tmp_path / "back")
-    assert a.keys() == b.keys()
-    assert all(a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]) for name in a)
-    manifest = json.loads((tmp_path / "td" / "openclaw.json").read_text())
-    assert "carried.safetensors" in manifest["companions"]
-
-
-def test_an_export_without_its_vision_tower_is_refused(vision, read_hf, tmp_path):
-    convert(plan_conversion(vision, tmp_path / "td"))
-    (tmp_path / "td" / "hf" / "carried.safetensors").unlink()
-    with pytest.raises(UserError, match=r"model\.visual"):
-        plan_conversion(tmp_path / "td", tmp_path / "back")
-    convert(plan_conversion(tmp_path / "td", tmp_path / "back", hf_config=vision))
-    assert read_hf(tmp_path / "back").keys() == read_hf(vision).keys()
 
 
 @pytest.mark.parametrize("model_type", sorted(REFUSED))
