@@ -115,11 +115,17 @@ def _processes(status: Status, console: Console) -> None:
     ended = [f"{one.role} ({one.pid})" for one in status.processes if one.alive is False]
     living = [one for one in status.processes if one.alive is not False]
     words = {True: "alive", None: "on another machine"}
-    rows = [(one.role, one.pid, words[one.alive], time.strftime("%H:%M:%S", time.localtime(one.since))) for one in living]
+    left = [one for one in status.past_processes if one.alive]
+    rows = [(one.role, one.pid, words[one.alive], _clock(one.since)) for one in living]
+    rows += [(one.role, one.pid, "left over from an earlier leg", _clock(one.since)) for one in left]
     if rows:
         console.print(table(("process", ">pid", "state", "since"), rows))
     if ended:
-        field(console, "processes", f"{len(ended)} ended{': ' + ', '.join(ended) if rows else ', none alive'}")
+        field(console, "processes", f"{len(ended)} ended{': ' + ', '.join(ended) if living else ', none alive'}")
+
+
+def _clock(since: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(since))
 
 
 def _value(value: Any) -> str:

@@ -12,6 +12,7 @@ from ..config.schema import Config
 from ..rollout.store import Funnel
 from ..track.metrics import constants
 from ..track.sinks import read_metrics
+from .legs import legs_of
 from .report import Reading, readings_of
 from .runfolder import Manifest, RunFolder
 from .store_view import StoreView, Waiting, read_store, view_store
@@ -42,7 +43,8 @@ class ProcessStatus:
 class Status:
     """store is None before the run has one. next_step_s estimates the seconds until a batch is full (0: it is).
 
-    driven says whether a process drives the run (None: none ever did). metrics is the newest line of metrics.jsonl; constants
+    driven says whether a process drives the run (None: none ever did). processes are those of the last leg, past_processes those
+    of the legs before it. metrics is the newest line of metrics.jsonl; constants
     names those that can't move in this run, with the reason. absent and
     problems tell which optional inputs are not there and what could not be read.
     """
@@ -67,6 +69,7 @@ class Status:
     reading: Reading | None
     target: float | None
     processes: tuple[ProcessStatus, ...] = ()
+    past_processes: tuple[ProcessStatus, ...] = ()
     absent: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     objective: str = ""
@@ -98,6 +101,9 @@ def read_status(run: RunFolder, *, stall_after_s: float = 300.0, now: float | No
     batch = None if config is None else config.train.batch_size
     next_step_s, why = _next_step(view, batch, manifest)
     readings = readings_of(lines)
+    legs = legs_of(manifest)
+    began = legs[-1].began if legs else 0.0
+    processes = [ProcessStatus(one.role, one.pid, one.alive(), one.since) for one in manifest.processes]
     return Status(
         run=run.name,
         folder=str(run.path),
@@ -118,7 +124,8 @@ def read_status(run: RunFolder, *, stall_after_s: float = 300.0, now: float | No
         constants={} if config is None else constants(config),
         reading=readings[-1] if readings else None,
         target=manifest.facts.get("target_rate"),
-        processes=tuple(ProcessStatus(one.role, one.pid, one.alive(), one.since) for one in manifest.processes),
+        processes=tuple(one for one in processes if one.since >= began),
+        past_processes=tuple(one for one in processes if one.since < began),
         absent=tuple(absent),
         problems=tuple(problems),
         objective=str(manifest.facts.get("objective", "")),

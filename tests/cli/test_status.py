@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -81,6 +83,20 @@ def test_wrong_runs_are_one_sentence(tmp_path):
     done = call(tmp_path)
     assert done.exit_code == 1
     assert "cannot be read" in done.stderr
+
+
+def test_processes_of_earlier_legs_are_shown_only_while_they_live(run):
+    me = ProcessRecord.of("actor-0", os.getpid())
+    run.add_processes(ProcessRecord("driver-of-leg-1", 2**22 + 1, "gone", 110.0), replace(me, since=120.0))
+    run.add_processes(ProcessRecord("driver-of-leg-2", 2**22 + 2, "gone", 210.0))
+    leg = {"after_step": 0, "step": 0, "wall_seconds": 1.0, "seconds": {}}
+    run.update(state="stopped", facts={"legs": [{"began": 100.0, **leg}, {"began": 200.0, **leg}]})
+    text = call(run.path).stdout
+    assert "driver-of-leg-1" not in text
+    assert "left over from an earlier leg" in next(line for line in text.splitlines() if "actor-0" in line)
+    assert "1 ended, none alive" in text
+    past = json.loads(call(run.path, "--json").stdout)["past_processes"]
+    assert [(one["role"], one["alive"]) for one in past] == [("driver-of-leg-1", False), ("actor-0", True)]
 
 
 def test_it_fits_100_columns(run):

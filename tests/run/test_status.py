@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import time
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -176,6 +178,33 @@ def test_a_run_whose_driver_is_gone_is_abandoned_whoever_else_lives(run):
     assert read_status(run).abandoned
     run.update(state="finished")
     assert not read_status(run).abandoned
+
+
+def leg(run, began, *roles):
+    """A leg of the run with a process of each role; those that are named alive- live on."""
+    legs = run.read().facts.get("legs", [])
+    run.update(facts={"legs": [*legs, {"began": began, "after_step": 0, "step": 0, "wall_seconds": 1.0, "seconds": {}}]})
+    me = ProcessRecord.of("me", os.getpid())
+    for number, role in enumerate(roles):
+        living = {"pid": me.pid, "start": me.start} if role.startswith("alive-") else {"pid": 2**22 + number, "start": f"{began}"}
+        run.add_processes(replace(me, role=role, since=began + 1.0, **living))
+
+
+def test_processes_are_those_of_the_last_leg(run):
+    leg(run, 100.0, "driver", "actor-0")
+    assert [one.role for one in read_status(run).processes] == ["driver", "actor-0"]
+    leg(run, 200.0, "driver")
+    leg(run, 300.0, "driver", "alive-proxy")
+    status = read_status(run)
+    assert [(one.role, one.since) for one in status.processes] == [("driver", 301.0), ("alive-proxy", 301.0)]
+    assert [(one.role, one.since) for one in status.past_processes] == [("driver", 101.0), ("actor-0", 101.0), ("driver", 201.0)]
+    assert not status.abandoned
+
+
+def test_who_lives_on_from_an_earlier_leg_drives_nothing(run):
+    leg(run, 100.0, "alive-actor")
+    leg(run, 200.0, "driver")
+    assert read_status(run).abandoned
 
 
 def test_broken_inputs_are_told_and_the_rest_is_read(run):
