@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from openclaw_core.dumps.inspect import SampleRow, SampleView, StepRow
     from openclaw_core.dumps.position import CandidateTop, PositionView, TokenProb
-    from openclaw_core.dumps.schema import StepHeader
+    from openclaw_core.dumps.schema import DroppedHint, StepHeader
     from openclaw_core.dumps.summary import CandidateSummary, Quarter, SampleSummary
     from openclaw_core.dumps.tokens import TokenText
 
@@ -69,12 +69,12 @@ def samples_text(header: StepHeader, rows: Sequence[SampleRow], console: Console
     from openclaw_core.dumps.inspect import objective_phrase
 
     field(console, f"step {header.step}", f"{objective_phrase(header)}; weights v{header.weight_version}")
-    columns = ("sample", "kind", ">reward", ">R", ">mean O", ">signal", "taught by", ">odd", "first hint")
+    columns = ("sample", "kind", ">reward", ">R", ">mean O", ">signal", "taught by", ">odd", ">drop", "first hint")
     cells = [
         (
             visible(row.sample_id[:12]), row.kind, f"{row.reward:+g}", row.length, number(row.mean_overlap, 2),
             number(row.signal), " ".join(share(part) for part in row.taught) or "-", row.anomalies or "",
-            visible(row.hints[0], 28) if row.hints else "-",
+            row.dropped_hints or "", visible(row.hints[0], 28) if row.hints else "-",
         )
         for row in rows
     ]  # fmt: skip
@@ -85,6 +85,8 @@ def sample_text(view: SampleView, console: Console, *, detail: bool) -> None:
     """Prints one sample: what it is, its candidates, then positions in full (detail) or a line each and the strongest."""
     _head(view, console)
     _candidates(view.summary, view.header, console)
+    for hint in view.sample.dropped_hints or ():
+        field(console, "dropped", _dropped(hint))
     _quarters(view.summary.quarters, console)
     for text in view.summary.absent:
         field(console, "absent", text)
@@ -175,6 +177,12 @@ def _candidate_row(one: CandidateSummary) -> tuple[object, ...]:
     overlap = number(one.mean_overlap, 2) if one.scored else "not scored"
     masses = share(one.student_mass), share(one.teacher_mass)
     return (one.k, share(one.chosen_share), overlap, number(one.gap), *masses, one.hint.votes or "", hint)
+
+
+def _dropped(hint: DroppedHint) -> str:
+    text = quoted(hint.text, 160)
+    more = f" of {hint.characters} characters" if hint.characters > min(len(hint.text), 160) else ""
+    return f"{hint.why}; {hint.votes} vote{'' if hint.votes == 1 else 's'}: {text}{more}"
 
 
 def _quarters(quarters: Sequence[Quarter], console: Console) -> None:

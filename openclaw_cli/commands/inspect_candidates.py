@@ -37,6 +37,7 @@ What the columns hold:
   O, mean O    ids that are in the top-K of student and teacher alike
   K_i          number of candidates; R: tokens of the reply
   odd          numbers in the dump that can't be right; each is named where the sample is shown
+  drop         hints that became no candidate; each is named, with the reason, where the sample is shown
 \b
 In a top-K, bold tokens are in the other side's too; '!': the tokenizer has no such id; 'c': the difference is at the clip.
 Exit code: 1 when a dump could not be read as it should (what could be read is shown), 0 with --lenient.

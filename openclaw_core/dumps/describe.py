@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from .schema import SCHEMA_VERSION, TENSORS, HintDump, SampleDump, StepHeader
+from .schema import SCHEMA_VERSION, TENSORS, DroppedHint, HintDump, SampleDump, StepHeader
 
 PAGE = """\
 # Step dumps
@@ -21,6 +21,8 @@ A line is standard JSON: `schema`, `file`, the fields of the header, and `sample
 - Header: {header}.
 - Sample: {sample}, `R`, `candidates`.
 - Hint: {hint}; a `text` of null is the un-hinted candidate.
+- Dropped hint, one that the judge gave and that became no candidate: {dropped}. `text` is its beginning, `characters` the
+  length of all of it. Version 1 had no `dropped_hints` at first: where they are absent or null, nothing is known of them.
 
 Tensors of the i-th sample are named `s<i>.<name>`. Axes: R response positions, K ids of a top-K, C candidates that the
 teacher scored (the first C of the sample), S ids of the support, P prompt ids. Ids below 0 fill places that hold no id.
@@ -43,7 +45,12 @@ def markdown() -> str:
 
     rows = (f"| `{name}` | {axes} | {dtype} | {text} |" for name, (axes, dtype, text) in TENSORS.items())
     return PAGE.format(
-        version=SCHEMA_VERSION, header=names(StepHeader), sample=names(SampleDump), hint=names(HintDump), tensors="\n".join(rows)
+        version=SCHEMA_VERSION,
+        header=names(StepHeader),
+        sample=names(SampleDump),
+        hint=names(HintDump),
+        dropped=names(DroppedHint),
+        tensors="\n".join(rows),
     )
 
 

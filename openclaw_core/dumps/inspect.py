@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,17 @@ from ..errors import UsageError
 from .anomalies import Anomaly, anomalies
 from .position import Positions, PositionView, choose_positions
 from .reader import DumpReader, ambiguous
-from .schema import SampleDump, StepHeader
+from .schema import SampleDump, StepHeader, plain_record
 from .summary import SampleSummary, mean, overlap_at_k_star, signal, summarise
 from .tokens import TokenTexts
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which samples are listed: of a kind, with a hint that contains a text (any case), with a mean O at k* of at least."""
+    """Which samples are listed: of a kind, with a hint that contains a text (any case), with a mean O at k* of at least.
+
+    Hints that were dropped count, too: of them the beginning that the dump keeps.
+    """
 
     kind: str | None = None
     hint_contains: str | None = None
@@ -28,7 +31,7 @@ class Filters:
     def by_record(self, sample: SampleDump) -> bool:
         """Whether kind and hints pass."""
         text = (self.hint_contains or "").casefold()
-        hinted = not text or any(text in (hint.text or "").casefold() for hint in sample.hints)
+        hinted = not text or any(text in (hint.text or "").casefold() for hint in (*sample.hints, *(sample.dropped_hints or ())))
         return hinted and self.kind in (None, sample.kind)
 
     def by_overlap(self, overlap: float | None) -> bool:
@@ -54,7 +57,10 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """A sample in the list of a step; taught has the share of positions that each candidate teaches."""
+    """A sample in the list of a step; taught has the share of positions that each candidate teaches.
+
+    dropped_hints counts those that became no candidate; None where the dump doesn't say.
+    """
 
     sample_id: str
     kind: str
@@ -66,6 +72,7 @@ class SampleRow:
     taught: list[float]
     anomalies: int
     hints: list[str]
+    dropped_hints: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +153,11 @@ def dumps_folder(path: Path) -> Path:
 
 def view_record(view: SampleView) -> dict[str, Any]:
     """A sample view as JSON: the header, the sample without its arrays, summary, anomalies and positions."""
-    sample = {item.name: getattr(view.sample, item.name) for item in fields(view.sample) if item.name not in ("tensors", "hints")}
+    dropped = view.sample.dropped_hints
+    known = None if dropped is None else [{**asdict(hint), "why": hint.why} for hint in dropped]
     return {
         "header": asdict(view.header),
-        "sample": {**sample, "hints": [asdict(hint) for hint in view.sample.hints]},
+        "sample": {**plain_record(view.sample), "dropped_hints": known},
         "prompt": view.prompt,
         "reply": view.reply,
         "summary": asdict(view.summary),
@@ -198,4 +206,5 @@ def _sample_row(header: StepHeader, sample: SampleDump, last_id: int | None) -> 
         taught=[] if k_star is None else [float((k_star == k).mean()) for k in range(sample.candidates)],
         anomalies=sum(anomaly.count for anomaly in anomalies(header, sample, last_id)),
         hints=[hint.text for hint in sample.hints if hint.text is not None],
+        dropped_hints=None if sample.dropped_hints is None else len(sample.dropped_hints),
     )

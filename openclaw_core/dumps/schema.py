@@ -95,9 +95,32 @@ class HintDump:
 
 
 @dataclass(frozen=True, slots=True)
+class DroppedHint:
+    """A hint of the judge that became no candidate. text is its beginning, characters the length of all of it.
+
+    reason is the store's; tokens (hinted prompt and reply) and limit are there where the teacher can't read so many.
+    """
+
+    text: str
+    characters: int
+    votes: int
+    reason: str
+    tokens: int | None = None
+    limit: int | None = None
+
+    @property
+    def why(self) -> str:
+        """The reason with its numbers."""
+        if self.tokens is None:
+            return self.reason
+        return f"{self.reason}: {self.tokens} tokens with the reply, the teacher reads {self.limit}"
+
+
+@dataclass(frozen=True, slots=True)
 class SampleDump:
     """One trained sample. hints has one entry per candidate; tensors holds arrays by the names of TENSORS, absent where unknown.
 
+    dropped_hints are those that became no candidate; None where that isn't known: a dump from before they were kept.
     finish_reason, verdict_votes and next_state are what the store knew; losses are the sample's masked means over
     positions: total, and grpo and opd before their weights where computed.
     """
@@ -116,6 +139,7 @@ class SampleDump:
     next_state: str = ""
     spans: tuple[tuple[int, int], ...] | None = None
     losses: dict[str, float] = field(default_factory=dict)
+    dropped_hints: tuple[DroppedHint, ...] | None = None
 
     def get(self, name: str) -> np.ndarray | None:
         """The named tensor, or None where this dump has none."""
@@ -147,8 +171,18 @@ def step_file(step: int) -> str:
 
 def sample_record(sample: SampleDump) -> dict[str, Any]:
     """What the index says of a sample: everything but its tensors."""
-    record = {item.name: getattr(sample, item.name) for item in fields(sample) if item.name not in ("tensors", "hints")}
-    return {**record, "hints": [asdict(hint) for hint in sample.hints], "R": sample.length, "candidates": sample.candidates}
+    return {**plain_record(sample), "R": sample.length, "candidates": sample.candidates}
+
+
+def plain_record(sample: SampleDump) -> dict[str, Any]:
+    """The fields of a sample but its tensors."""
+    record = {item.name: getattr(sample, item.name) for item in fields(sample) if item.name != "tensors"}
+    dropped = sample.dropped_hints
+    return {
+        **record,
+        "hints": [asdict(hint) for hint in sample.hints],
+        "dropped_hints": None if dropped is None else [asdict(hint) for hint in dropped],
+    }
 
 
 def index_record(dump: StepDump) -> dict[str, Any]:
@@ -169,12 +203,13 @@ def header_of(record: dict[str, Any]) -> StepHeader:
 def sample_of(record: dict[str, Any], tensors: dict[str, np.ndarray]) -> SampleDump:
     """A sample of its index record and its tensors; raises ValueError naming what is missing."""
     known = _known({**record, "tensors": tensors}, SampleDump)
-    spans = record.get("spans")
+    spans, dropped = record.get("spans"), record.get("dropped_hints")
     return SampleDump(
         **{
             **known,
             "hints": tuple(HintDump(**_known(hint, HintDump)) for hint in record.get("hints", ())),
             "verdict_votes": tuple(record.get("verdict_votes") or ()),
+            "dropped_hints": None if dropped is None else tuple(DroppedHint(**_known(hint, DroppedHint)) for hint in dropped),
             "spans": None if spans is None else tuple((int(start), int(end)) for start, end in spans),
         }
     )
@@ -196,7 +231,7 @@ def _known(record: dict[str, Any], cls: type) -> dict[str, Any]:
         value = record[item.name]
         if value is None and item.type == "float":
             value = float("nan")
-        wanted = _TYPES.get(str(item.type))
+        wanted = (list, type(None)) if str(item.type).startswith("tuple[") else _TYPES.get(str(item.type))
         if wanted and (not isinstance(value, wanted) or isinstance(value, bool)):
             raise ValueError(f"{cls.__name__} has {item.name} {value!r}, not of type {item.type}")
         known[item.name] = value

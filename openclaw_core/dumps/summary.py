@@ -157,6 +157,8 @@ def absent(header: StepHeader, sample: SampleDump) -> list[str]:
         found.append(f"w, d, A and signal (divergence {header.divergence})")
     names = {"student_ids": "the student's top-K", "engine_logprobs": "the engine's log-probs", "entropy": "entropy"}
     found += [text for name, text in names.items() if sample.get(name) is None]
+    if sample.dropped_hints is None:
+        found.append("hints that were dropped (the dump is from before they were kept)")
     if not any(hint.next_state for hint in sample.hints) and not sample.next_state:
         found.append("next-state excerpts")
     return found

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from openclaw_core.dumps.schema import HintDump, SampleDump, StepDump, StepHeader
+from openclaw_core.dumps.schema import DroppedHint, HintDump, SampleDump, StepDump, StepHeader
 from openclaw_core.dumps.writer import DumpWriter
 from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.needs import needs
+from openclaw_core.rollout.dispatch import TOO_LONG
 from openclaw_core.rollout.store import Store
 from openclaw_core.rollout.template import text_of
 from openclaw_core.run.launch import Job
@@ -102,7 +103,20 @@ class Keeper:
             next_state=text,
             spans=sample.step_spans,
             losses=dict(result.losses.get(sample.sample_id, {})),
+            dropped_hints=self._dropped(sample.turn_id),
         )
+
+    def _dropped(self, turn_id: str) -> tuple[DroppedHint, ...]:
+        """Hints of the turn that became no candidate; the store's events know how long those were that the teacher can't read."""
+        sizes = {event["detail"]["hint"]: event["detail"] for event in self.store.events(subject=turn_id, kind=TOO_LONG)}
+        left = [hint for hint in self.store.hints(turn_id) if not hint.accepted]
+        return tuple(
+            DroppedHint(
+                hint.text[:EXCERPT], len(hint.text), hint.votes, hint.reason or "",
+                sizes.get(hint.text, {}).get("tokens"), sizes.get(hint.text, {}).get("limit"),
+            )
+            for hint in left
+        )  # fmt: skip
 
     def metrics(self, batch: list[Sample], scores: list[TeacherScores], result: StepResult, lags: list[int]) -> dict[str, Any]:
         """One step's metrics, by the names of track.metrics."""

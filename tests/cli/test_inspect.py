@@ -129,6 +129,23 @@ def test_json_holds_every_position_and_agrees_with_the_dump(run):
     assert body["sample"]["hints"][0]["next_state"] == "In capital letters, please."
 
 
+def test_hints_that_were_dropped_are_told_with_the_reason(run):
+    why = "too_long_for_teacher: 5210 tokens with the reply, the teacher reads 4096"
+    text = " ".join(call(run.path, "--sample", "2a").stdout.split())
+    assert f'dropped {why}; 1 vote: "Write LOUDLY' in text
+    assert "of 12000 characters" in text
+    assert 'dropped too short; 2 votes: "Be nice."' in text
+    hints = as_json(run.path, "--sample", "2a")["sample"]["dropped_hints"]
+    assert [(hint["reason"], hint["why"], hint["tokens"]) for hint in hints] == [
+        ("too_long_for_teacher", why, 5210),
+        ("too short", "too short", None),
+    ]
+    assert [row["dropped_hints"] for row in as_json(run.path, "--step", 2)["samples"]] == [2, 2, 2]
+    page = run.path / "page.html"
+    assert call(run.path, "--step", 2, "--html", page).exit_code == 0
+    assert why in page.read_text()
+
+
 def test_filters(run):
     names = [row["sample_id"] for row in as_json(run.path, "--step", 1, "--kind", "opd")["samples"]]
     assert names == ["1a-sample"]

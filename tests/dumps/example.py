@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from openclaw_core.dumps.schema import HintDump, SampleDump, StepDump, StepHeader
+from openclaw_core.dumps.schema import DroppedHint, HintDump, SampleDump, StepDump, StepHeader
 
 HINTS = ("Use capital letters.", "Please write in capital letters.", "The user wants capital letters in every reply.")
 
@@ -69,6 +69,10 @@ def sample(rng, sample_id, *, subset, selection, k, vocab, c, candidates, length
         next_state="In capital letters, please.",
         spans=spans,
         losses={"total": 0.35, "grpo": 0.1, "opd": 0.25},
+        dropped_hints=(
+            DroppedHint("Write LOUDLY, as if across a street" * 9, 12000, 1, "too_long_for_teacher", 5210, 4096),
+            DroppedHint("Be nice.", 8, 2, "too short"),
+        ),
         hints=tuple(HintDump(HINTS[i % 3], 2, "user", "In capital letters, please.") for i in range(candidates)),
         tensors={
             "response_ids": response,

@@ -10,6 +10,7 @@ import pytest
 
 from openclaw_core.dumps.describe import markdown
 from openclaw_core.dumps.reader import DumpReader
+from openclaw_core.dumps.summary import absent
 from openclaw_core.dumps.writer import DumpWriter
 from openclaw_core.errors import UsageError, UserError
 
@@ -133,6 +134,30 @@ def test_a_wrong_type_in_a_line_is_told(folder):
     reader = DumpReader(folder)
     assert "step '../../etc', not of type int" in reader.problems[0].what
     assert reader.steps() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("name", "value"), [("hints", 3), ("dropped_hints", "all"), ("verdict_votes", 1), ("spans", {"0": 4})])
+def test_no_list_where_one_belongs_is_told(folder, name, value):
+    lines = (folder / "index.jsonl").read_text().splitlines()
+    record = json.loads(lines[0])
+    record["samples"][1][name] = value
+    (folder / "index.jsonl").write_text("\n".join([json.dumps(record), *lines[1:]]) + "\n")
+    reader = DumpReader(folder)
+    assert f"SampleDump has {name} " in reader.problems[0].what
+    assert reader.steps() == [1, 2, 3]
+
+
+def test_a_dump_from_before_dropped_hints_were_kept_knows_of_none(folder):
+    lines = [json.loads(line) for line in (folder / "index.jsonl").read_text().splitlines()]
+    assert all(sample.dropped_hints == make_step(1).samples[0].dropped_hints for sample in DumpReader(folder).samples(1))
+    for sample in lines[0]["samples"]:
+        del sample["dropped_hints"]
+    (folder / "index.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    reader = DumpReader(folder)
+    assert reader.problems == []
+    assert [sample.dropped_hints for sample in reader.samples(1)] == [None] * 3
+    assert "hints that were dropped (the dump is from before they were kept)" in absent(reader.header(1), reader.sample(1, "1a"))
+    assert not any("dropped" in text for text in absent(reader.header(2), reader.sample(2, "2a")))
 
 
 def test_non_standard_numbers_are_read_as_absent(folder):

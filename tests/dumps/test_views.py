@@ -226,6 +226,7 @@ def test_lists_and_filters(reader, tmp_path):
     assert len(list_samples(reader, 1, Filters())) == 3
     assert [row.sample_id for row in list_samples(reader, 1, Filters(kind="opd"))] == ["1a-sample"]
     assert [row.candidates for row in list_samples(reader, 1, Filters(hint_contains="PLEASE WRITE"))] == [3, 2]
+    assert [row.dropped_hints for row in list_samples(reader, 1, Filters(hint_contains="loudly"))] == [2, 2, 2]
     overlaps = [row.mean_overlap for row in list_samples(reader, 1, Filters())]
     assert len(list_samples(reader, 1, Filters(min_overlap=max(overlaps)))) == 1
     assert step_of_sample(reader, "2b") == 2
@@ -238,8 +239,11 @@ def test_lists_and_filters(reader, tmp_path):
 def test_the_page_holds_its_data_and_nothing_can_break_out_of_it(tmp_path):
     dump = make_step(1)
     evil = "</script><script>alert(1)</script>"
-    hints = tuple(replace(hint, text=evil) for hint in dump.samples[0].hints)
-    DumpWriter(tmp_path).write(replace(dump, samples=(replace(dump.samples[0], hints=hints, next_state=evil), *dump.samples[1:])))
+    hints, left = (
+        tuple(replace(hint, text=evil) for hint in some) for some in (dump.samples[0].hints, dump.samples[0].dropped_hints)
+    )
+    evil_one = replace(dump.samples[0], hints=hints, dropped_hints=left, next_state=evil)
+    DumpWriter(tmp_path).write(replace(dump, samples=(evil_one, *dump.samples[1:])))
     reader = DumpReader(tmp_path)
     page = step_page(reader, 1, NO_TEXTS, Filters())
     assert page.count("</script>") == 2
@@ -247,6 +251,7 @@ def test_the_page_holds_its_data_and_nothing_can_break_out_of_it(tmp_path):
     assert not re.findall(r'(?:src|href)="', page)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
     assert data["samples"][0]["sample"]["next_state"] == evil
+    assert data["samples"][0]["sample"]["dropped_hints"][0]["text"] == evil
     assert data["samples"][1] == json.loads(dumps(view_record(show_sample(reader, 1, "1b", NO_TEXTS))))
     with pytest.raises(UsageError, match="passes the filters"):
         step_page(reader, 1, NO_TEXTS, Filters(kind="rl"))
