@@ -36,6 +36,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "left_out": plan.left_out,
         "carried": list(plan.carried),
         "custom_code": custom_code(plan.config_folder),
+        "not_trained": not_trained(plan),
     }
 
 
@@ -45,6 +46,13 @@ def result_json(done: Conversion) -> dict[str, Any]:
     plan["tensors"] = {check.name: check for check in done.checks} or plan["tensors"]
     cost = {"seconds": round(done.seconds, 3), "peak_bytes": done.peak_bytes, "kept_bytes": done.kept}
     return {**plan, "verified": bool(done.checks), **cost}
+
+
+def not_trained(plan: Plan) -> list[str]:
+    """Why `openclaw train` can't build the model: sentences, none where it can."""
+    from openclaw_core.models.buildable import buildable
+
+    return [what for what, _ in buildable(plan.architecture)]
 
 
 def plan_table(plan: Plan) -> Any:
@@ -71,6 +79,7 @@ def plan_table(plan: Plan) -> Any:
         ),
         ("memory", f"about {plan.peak_estimate / 1e9:.2f} GB at its peak, whatever the model's size"),
         *([("carried", f"{len(plan.carried)} tensors beside the text tower")] if plan.carried else []),
+        *(("not trained here", reason) for reason in not_trained(plan)),
         *([("custom code", f"{', '.join(code)}: copied, never run")] if code else []),
         *(("left out", f"{name}: {reason}") for name, reason in plan.left_out.items()),
     ]
@@ -127,6 +136,8 @@ def summary(done: Conversion) -> str:
 
 def next_steps(plan: Plan) -> list[str]:
     """How to serve an export, with the length and dtype of its config; how to train from an import."""
+    if plan.to == "torch_dist" and not_trained(plan):
+        return ["For another trainer on megatron-core; this one doesn't build the model."]
     if plan.to == "torch_dist":
         return [f"Train from it: openclaw train --set student.load={plan.target} ..."]
     arch = plan.architecture

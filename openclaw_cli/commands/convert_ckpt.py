@@ -112,6 +112,8 @@ def convert_ckpt(
         return
     for name, reason in plan.left_out.items():
         out.note(f"Left out: {name} ({reason}).")
+    for reason in text.not_trained(plan) if plan.to == "torch_dist" else ():
+        out.note(f"It is converted for other trainers. {reason}")
     report: LogitsReport | None = None
 
     def last_check(folder: Path) -> None:

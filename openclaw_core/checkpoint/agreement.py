@@ -10,15 +10,16 @@ from typing import Any
 from openclaw_core.checkpoint.manifest import read_manifest
 from openclaw_core.checkpoint.sniff import carried_config, sniff
 from openclaw_core.errors import Findings, UserError
-from openclaw_core.models.architecture import DENSE, Architecture, architecture_from_hf
+from openclaw_core.models.architecture import Architecture, architecture_from_hf
+from openclaw_core.models.buildable import check_buildable
 from openclaw_core.models.megatron_arguments import stated_fields
 
 
 def check_trained(load: str | Path, hf: str | Path | None = None) -> Architecture:
     """The architecture that a run will build for a torch_dist checkpoint, after everything that states it was compared.
 
-    hf is the folder the run's config names beside it. Raises UserError for families that the trainer doesn't build, and
-    Findings with field, both values and both places where they differ.
+    hf is the folder the run's config names beside it. Raises Findings with what the trainer doesn't build, and with field,
+    both values and both places where they differ.
     """
     found = sniff(load)
     folder = carried_config(found) or (Path(hf) if hf is not None else None)
@@ -27,20 +28,11 @@ def check_trained(load: str | Path, hf: str | Path | None = None) -> Architectur
             f"{load} carries no Hugging Face config.", "Convert it with `openclaw convert-ckpt`, or name its model (hf)."
         )
     arch = architecture_from_hf(folder)
-    check_family(arch, load)
+    check_buildable(arch, load)
     findings = disagreements(found.folder, arch, str(folder), Path(hf) if hf is not None else None)
     if findings:
         raise Findings(f"{load}: what states its architecture disagrees; convert it again from the right model.", findings)
     return arch
-
-
-def check_family(arch: Architecture, where: str | Path) -> None:
-    """UserError unless the trainer builds models of the architecture that was read from where."""
-    if arch.family not in DENSE or arch.prefix != "model.":
-        raise UserError(
-            f"{where} is {arch.model_type}: it is converted, but the trainer builds dense text models only.",
-            f"Train one of {', '.join(DENSE)}.",
-        )
 
 
 def disagreements(folder: Path, arch: Architecture, where: str, hf: Path | None = None) -> list[tuple[str, str]]:

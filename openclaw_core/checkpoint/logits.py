@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 
-from openclaw_core.errors import UserError
-from openclaw_core.models.architecture import DENSE, Architecture, architecture_from_hf
+from openclaw_core.errors import Findings, UserError
+from openclaw_core.models.architecture import Architecture, architecture_from_hf
+from openclaw_core.models.buildable import buildable
 
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
@@ -53,11 +54,9 @@ class LogitsReport:
 
 def check_buildable(arch: Architecture, tp: int) -> None:
     """Raises UserError, by name, for what can't be built here on CPU at this tensor-parallel size."""
-    if arch.family not in DENSE or arch.prefix != "model.":
-        raise UserError(
-            f"--verify=logits builds dense models ({', '.join(DENSE)}); {arch.model_type} isn't one.",
-            "Verify it bitwise (--verify=bitwise), and compare logits in the trainer that will use it.",
-        )
+    reasons = buildable(arch)
+    if reasons:
+        raise Findings("--verify=logits can't build the model; use --verify=bitwise.", reasons)
     if arch.heads % tp or arch.kv_heads % tp or arch.ffn % tp:
         raise UserError(
             f"{arch.kv_heads} kv heads, {arch.heads} heads and MLP {arch.ffn} can't be split by tp={tp}.", "Lower --tp."

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from openclaw_core.checkpoint.families import CARRIED, RULES
 from openclaw_core.checkpoint.families.verified import VERIFIED
-from openclaw_core.models.architecture import DENSE, FAMILIES, REFUSED
+from openclaw_core.models.architecture import FAMILIES, REFUSED
+from openclaw_core.models.buildable import trained
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def supported() -> list[Support]:
     for model_type, verified in VERIFIED.items():
         family = FAMILIES[model_type]
         kinds = Counter(rule.kind.title for rule in RULES[family])
-        builds = family in DENSE and model_type == family
+        builds = trained(model_type)
         found.append(
             Support(
                 model_type,

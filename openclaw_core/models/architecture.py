@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,10 @@ class Architecture:
         mlps = (self.layers - sparse) * 3 * self.hidden * self.ffn + sparse * (experts + shared)
         rest = self.hidden + self.vocab * self.hidden * (1 if self.tied else 2)
         return self.layers * (attention + 2 * self.hidden) + mlps + rest
+
+    def text_alone(self) -> Architecture:
+        """The text tower as a model of its own: in a torch_dist nothing tells them apart."""
+        return replace(self, model_type=self.family, prefix="model.")
 
 
 def _latent_parameters(mla: LatentAttention, hidden: int, heads: int) -> int:

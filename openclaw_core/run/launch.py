@@ -10,6 +10,7 @@ from openclaw_core.config.load import Resolved
 from openclaw_core.config.schema import Config, ModelSource
 from openclaw_core.files import write_atomic
 from openclaw_core.models.architecture import architecture_from_hf
+from openclaw_core.models.buildable import check_buildable
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Sources
 from openclaw_core.run.plan import Plan
@@ -93,7 +94,7 @@ def _as_it_is(source: ModelSource) -> Path:
 
 def _check_architectures(sources: dict[Path, ModelSource | None]) -> None:
     """What a checkpoint says of itself in its several places must agree, and be something that the trainer builds."""
-    from openclaw_core.checkpoint.agreement import check_family, check_trained
+    from openclaw_core.checkpoint.agreement import check_trained
     from openclaw_core.checkpoint.sniff import sniff
 
     for folder, source in sources.items():
@@ -101,7 +102,7 @@ def _check_architectures(sources: dict[Path, ModelSource | None]) -> None:
             check_trained(folder, source.hf if source is not None else None)
         else:
             # A Hugging Face folder states its architecture in one place.
-            check_family(architecture_from_hf(folder), folder)
+            check_buildable(architecture_from_hf(folder), folder)
 
 
 def _roll_back(run: RunFolder, step: int, watcher: Watcher) -> None:

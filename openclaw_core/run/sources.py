@@ -10,6 +10,7 @@ from openclaw_core.config.schema import Config, ModelSource
 from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import Architecture, architecture_from_hf, architecture_from_torch_dist
 from openclaw_core.models.bridge_checks import bridge_findings
+from openclaw_core.models.buildable import buildable
 from openclaw_core.models.hf_config import read_config
 
 Finding = tuple[str, str]
@@ -122,6 +123,8 @@ def architecture_findings(config: Config, archs: Mapping[str, Architecture | Non
             context = config.rollout.context_length
             what = f"rollout.context_length is {context}, but the {name} was made for {arch.max_position} positions."
             found.append((what, f"Set it to at most {arch.max_position}."))
+        if name == "student" or config.loss.w_opd > 0:
+            found += [(f"The {name} can't be built. {what}", remedy) for what, remedy in buildable(arch)]
         source = getattr(config, name)
         stated = stated_architecture(source)
         if stated is not None and stated != arch:

@@ -68,6 +68,7 @@ CHECKS: tuple[tuple[str, str, Callable[[Pair], Outcome]], ...] = (
     ("Weights as converted", "SHA-256 of every tensor, and the manifest of convert-ckpt", model_checks.hashes),
     ("Dtype", "of the weights, and the one they are used in", model_checks.dtype),
     ("Parallel sizes divide the models", "heads and MLP width by TP, layers by PP", model_checks.parallel_sizes),
+    ("The trainer builds both models", "family and rope scaling, those that the trainer has", model_checks.built),
 )
 
 

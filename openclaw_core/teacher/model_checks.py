@@ -8,6 +8,7 @@ from openclaw_core.checkpoint.torch_dist import TorchDistReader
 from openclaw_core.checkpoint.verify import hash_tensors
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import Architecture, architecture_from_config, padded_vocab, read_config, rope_places
+from openclaw_core.models.buildable import buildable
 from openclaw_core.teacher.pair import Outcome, Pair, Side, ok, reader_of, skipped
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -201,3 +202,20 @@ def parallel_sizes(pair: Pair) -> Outcome:
     shown = (f"TP {use.student_tp}, PP {use.student_pp}", f"TP {use.teacher_tp}, PP {use.teacher_pp}")
     source = pair.source("config.json")
     return Outcome("problem", shown, source, " ".join(wrong), "Choose sizes that divide them.") if wrong else ok(shown, source)
+
+
+def built(pair: Pair) -> Outcome:
+    """Conversion knows more families than the trainer builds, and rope scalings that it only carries."""
+    archs = [side.architecture for side in pair.sides]
+    student, teacher = (f"{arch.model_type}, rope {_rope_kind(arch)}" if arch else "-" for arch in archs)
+    source = pair.source("config.json")
+    reasons = [(side.role, *reason) for side in pair.sides if side.architecture for reason in buildable(side.architecture)]
+    if reasons:
+        finding = " ".join(f"The {role} can't be built. {what}" for role, what, _ in reasons)
+        remedy = " ".join(dict.fromkeys(remedy for *_, remedy in reasons))
+        return Outcome("problem", (student, teacher), source, finding, remedy)
+    return ok((student, teacher), source) if all(archs) else skipped(NO_ARCHITECTURE)
+
+
+def _rope_kind(arch: Architecture) -> str:
+    return str(arch.rope_scaling["rope_type"]) if arch.rope_scaling else "plain"

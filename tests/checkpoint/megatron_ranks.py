@@ -26,7 +26,7 @@ def load_and_save(rank: int, ranks: int, folder: Path, meet) -> None:
             continue
         device = parallel.start(meet(name, world), sizes, seed=1)
         for kind in json.loads((folder / "kinds.json").read_text()):
-            arch = architecture_from_hf(folder / kind)
+            arch = architecture_from_hf(folder / kind).text_alone()
             model = build_model(arch, sizes, torch.float32, device=device, trainable=False, random_weights=True)
             stored.load(model, folder / f"{kind}.td" / "release")
             pack = make_pack([SequenceIds(tuple(range(5, 6)), tuple(range(6, 25)))], device, multiple=1)

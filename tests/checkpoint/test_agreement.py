@@ -67,5 +67,5 @@ def test_families_that_are_only_converted(converted):
     config = json.loads((folder / "hf" / "config.json").read_text())
     moe = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "model_type": "qwen3_moe"}
     (folder / "hf" / "config.json").write_text(json.dumps(config | moe))
-    with pytest.raises(UserError, match="qwen3_moe: it is converted, but the trainer builds dense"):
+    with pytest.raises(UserError, match="It is qwen3_moe, and the trainer builds dense"):
         check_trained(folder)

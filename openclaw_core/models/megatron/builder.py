@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from openclaw_core.errors import Findings
 from openclaw_core.models.architecture import Architecture, padded_vocab
+from openclaw_core.models.buildable import buildable
 from openclaw_core.models.megatron.core import (
     ColumnParallelLinear,
     GPTModel,
@@ -106,7 +107,7 @@ def transformer_config(
 
 
 def _check(arch: Architecture, sizes: ParallelSizes) -> None:
-    findings: list[tuple[str, str]] = []
+    findings = buildable(arch)
     tp, pp = sizes.tensor, sizes.pipeline
     for name, value in (("heads", arch.heads), ("kv_heads", arch.kv_heads), ("ffn", arch.ffn)):
         if value % tp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -107,9 +107,9 @@ def start(meeting: Rendezvous, sizes: ParallelSizes, *, seed: int, timeout_s: fl
     return device
 
 
-def together(work: Callable[[], Result]) -> Result:
+def together(work: Callable[[], Result], title: str | None = None) -> Result:
     """work() of this rank; what it raises as UserError on any rank is raised on all, as one that raised alone would leave the
-    others waiting.
+    others waiting. With a title, all that went wrong anywhere is told as Findings under it.
 
     All ranks call it; work itself waits for none.
     """
@@ -121,13 +121,18 @@ def together(work: Callable[[], Result]) -> Result:
     everyone: list[UserError | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, error)
     errors = [one for one in everyone if one is not None]
-    for one in errors:
-        if not isinstance(one, Findings):
-            raise one from error
-    if errors:
-        found = dict.fromkeys(finding for one in errors if isinstance(one, Findings) for finding in one.findings)
-        raise Findings(errors[0].what, list(found)) from error
-    return cast(Result, result)
+    if not errors:
+        return cast(Result, result)
+    single = next((one for one in errors if not isinstance(one, Findings)), None)
+    if single is not None and title is None:
+        raise single from error
+    raise merged(errors, title or errors[0].what) from error
+
+
+def merged(errors: Sequence[UserError], title: str) -> Findings:
+    """All that errors say, once, under one title."""
+    found = [finding for one in errors for finding in (one.findings if isinstance(one, Findings) else [(one.what, one.remedy)])]
+    return Findings(title, list(dict.fromkeys(found)))
 
 
 def stop() -> None:

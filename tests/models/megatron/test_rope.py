@@ -7,8 +7,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from openclaw_core.errors import UserError
+from openclaw_core.errors import Findings
 from openclaw_core.models.architecture import Architecture
+from openclaw_core.models.buildable import ROPE_PARAMETERS
 from openclaw_core.models.megatron.rope import inverse_frequencies
 
 PLAIN = Architecture(
@@ -35,6 +36,10 @@ def test_equal_to_hugging_face(scaling):
     assert torch.equal(inverse_frequencies(replace(PLAIN, rope_scaling=scaling)), expected)
 
 
+def test_every_listed_kind_is_compared():
+    assert {scaling["rope_type"] for scaling in SCALINGS} == set(ROPE_PARAMETERS)
+
+
 def test_an_unknown_scaling_is_named():
-    with pytest.raises(UserError, match="'yarn' isn't supported"):
+    with pytest.raises(Findings, match="rope scaling is 'yarn', and the trainer computes none, linear, llama3"):
         inverse_frequencies(replace(PLAIN, rope_scaling={"rope_type": "yarn", "factor": 4.0}))
