@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from openclaw_core.dumps.inspect import SampleRow, SampleView, StepRow
-    from openclaw_core.dumps.position import CandidateTop, PositionView, TokenProb
+    from openclaw_core.dumps.position import CandidateTop, PositionView, SupportEntry, TokenProb
     from openclaw_core.dumps.schema import DroppedHint, StepHeader
     from openclaw_core.dumps.summary import CandidateSummary, Quarter, SampleSummary
     from openclaw_core.dumps.tokens import TokenText
@@ -200,10 +200,10 @@ def _overview(positions: Sequence[PositionView]) -> Any:
     columns = (">t", "token", ">entropy", ">k*", ">O", ">q mass", ">p mass", ">signal", "pulls most")
     rows = []
     for one in positions:
-        pull = max(one.support, key=lambda entry: abs(entry.advantage or 0.0), default=None)
+        pull = max(one.support, key=lambda entry: abs(entry.pull or 0.0), default=None)
         strongest = "-"
-        if pull is not None and pull.advantage is not None:
-            strongest = f"{pull.advantage:+.3f} {named(pull.token, 24)}"
+        if pull is not None and pull.pull is not None:
+            strongest = f"{pull.pull:+.3f} {named(pull.token, 24)}"
         overlaps = " ".join("-" if c.overlap is None else str(c.overlap) for c in one.candidates)
         token = named(one.token, 24) + ("" if one.trained else " (not trained)")
         k_star = "-" if one.k_star is None else one.k_star
@@ -230,17 +230,21 @@ def _top(name: str, top: Sequence[TokenProb], facts: str) -> Text:
 
 
 def _support(one: PositionView) -> Any:
-    columns = ("  support", ">q", ">p", ">w", ">d", ">A")
-    rows = [
-        (
-            f"  {named(entry.token)}", _prob(entry.student_logprob),
-            _prob(entry.teacher_logprob), number(entry.weight), f"{number(entry.difference)}{'c' if entry.clipped else ' '}",
-            number(entry.advantage),
-        )
-        for entry in one.support
-    ]  # fmt: skip
-    held = 6 if any(entry.advantage is not None for entry in one.support) else 3
-    return table(columns[:held], [row[:held] for row in rows])
+    shared = [(f"  {named(entry.token)}", _prob(entry.student_logprob), _prob(entry.teacher_logprob)) for entry in one.support]
+    columns, rest = _weighed(one.support)
+    return table(("  support", ">q", ">p", *columns), [(*row, *more) for row, more in zip(shared, rest, strict=True)])
+
+
+def _weighed(support: Sequence[SupportEntry]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What the objective makes of q and p at each entry: w, d and A, or the pull of a divergence that has none of them."""
+    if any(entry.advantage is not None for entry in support):
+        rows: list[tuple[str, ...]] = [
+            (number(e.weight), f"{number(e.difference)}{'c' if e.clipped else ' '}", number(e.advantage)) for e in support
+        ]
+        return (">w", ">d", ">A"), rows
+    if any(entry.pull is not None for entry in support):
+        return (">pull",), [(f"{entry.pull:+.4f}" if entry.pull is not None else "-",) for entry in support]
+    return (), [()] * len(support)
 
 
 def _prob(logprob: float | None) -> str:

@@ -34,6 +34,7 @@ What the columns hold:
   w            q renormalised over the support
   d            difference of log-probs, teacher - student, clipped
   A, signal    A = d * w; the signal of a position is the sum of |A| over its support
+  pull         what stands for A under another divergence: minus the term's slope in the student's log-prob of the token
   O, mean O    ids that are in the top-K of student and teacher alike
   K_i          number of candidates; R: tokens of the reply
   odd          numbers in the dump that can't be right; each is named where the sample is shown

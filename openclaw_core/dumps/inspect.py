@@ -31,7 +31,8 @@ class Filters:
     def by_record(self, sample: SampleDump) -> bool:
         """Whether kind and hints pass."""
         text = (self.hint_contains or "").casefold()
-        hinted = not text or any(text in (hint.text or "").casefold() for hint in (*sample.hints, *(sample.dropped_hints or ())))
+        hints = [hint.text or "" for hint in sample.hints] + [hint.text for hint in sample.dropped_hints or ()]
+        hinted = not text or any(text in hint.casefold() for hint in hints)
         return hinted and self.kind in (None, sample.kind)
 
     def by_overlap(self, overlap: float | None) -> bool:
@@ -119,7 +120,7 @@ def show_sample(
         raise UsageError(
             f"Sample {sample.sample_id} has no position {start}.", f"Its reply has positions 0 to {sample.length - 1}."
         )
-    chosen = choose_positions(sample, start=start, end=end, sort=sort, min_overlap=min_overlap)
+    chosen = choose_positions(header, sample, start=start, end=end, sort=sort, min_overlap=min_overlap)
     prompt = sample.get("prompt_ids")
     known = texts.path is not None
     all_positions = Positions(header, sample, texts)
@@ -202,7 +203,7 @@ def _sample_row(header: StepHeader, sample: SampleDump, last_id: int | None) -> 
         length=sample.length,
         candidates=sample.candidates,
         mean_overlap=mean(overlap_at_k_star(sample)),
-        signal=mean(signal(sample)),
+        signal=mean(signal(header, sample)),
         taught=[] if k_star is None else [float((k_star == k).mean()) for k in range(sample.candidates)],
         anomalies=sum(anomaly.count for anomaly in anomalies(header, sample, last_id)),
         hints=[hint.text for hint in sample.hints if hint.text is not None],

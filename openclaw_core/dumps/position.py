@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .pull import pulls
 from .schema import SampleDump, StepHeader
 from .selection import gaps, spans, why_position
 from .summary import at_clip, mass, overlap_at_k_star, signal
@@ -36,7 +37,10 @@ class CandidateTop:
 
 @dataclass(frozen=True, slots=True)
 class SupportEntry:
-    """A token of the support: w, d (after clipping) and A; the tail bin has id -1."""
+    """A token of the support: w, d (after clipping) and A; the tail bin has id -1.
+
+    pull is -d OPD_t / d ell_cur(v) at cur = old: A, where there is one.
+    """
 
     token: TokenText
     student_logprob: float | None
@@ -45,6 +49,7 @@ class SupportEntry:
     difference: float | None
     clipped: bool
     advantage: float | None
+    pull: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,9 @@ class Positions:
         self.header, self.sample, self.texts = header, sample, texts
         self._gaps = gaps(sample)
         self._spans = spans(header, sample)
+        self._pulls = pulls(header, sample)
         self._numbers = {name: sample.get(name) for name in ("sampled_logprobs", "engine_logprobs", "entropy")} | {
-            "signal": signal(sample),
+            "signal": signal(header, sample),
             "student_mass": mass(sample, "support_student"),
             "teacher_mass": mass(sample, "support_teacher"),
         }
@@ -129,6 +135,7 @@ class Positions:
             return []
         columns = ("support_student", "support_teacher", "weights", "differences", "advantages")
         rows = {name: _row(self.sample.get(name), t) for name in columns}
+        pull = _row(self._pulls, t)
         entries = []
         for place in range(ids.shape[1]):
             if mask is not None and not mask[t, place]:
@@ -136,7 +143,8 @@ class Positions:
             student, teacher, weight, difference, advantage = (_number(rows[name], place) for name in columns)
             clipped = difference is not None and bool(at_clip(self.header, np.asarray([difference]))[0])
             token = TokenText(-1, "<rest>") if ids[t, place] < 0 else self.texts.one(ids[t, place])
-            entries.append(SupportEntry(token, student, teacher, weight, difference, clipped, advantage))
+            told = (token, student, teacher, weight, difference, clipped, advantage, _number(pull, place))
+            entries.append(SupportEntry(*told))
         return entries
 
     def _top(self, ids: np.ndarray | None, logprobs: np.ndarray | None, other: set[int]) -> list[TokenProb]:
@@ -147,15 +155,20 @@ class Positions:
 
 
 def choose_positions(
-    sample: SampleDump, *, start: int = 0, end: int | None = None, sort: str = "position", min_overlap: float | None = None
+    header: StepHeader,
+    sample: SampleDump,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    sort: str = "position",
+    min_overlap: float | None = None,
 ) -> list[int]:
     """Positions start <= t < end with O at k* of at least min_overlap, in order or by falling signal (sort "signal")."""
     chosen = np.arange(sample.length)[start:end]
     overlap = overlap_at_k_star(sample)
     if min_overlap is not None:
         chosen = chosen[overlap[chosen] >= min_overlap] if overlap is not None else chosen[:0]
-    pull = signal(sample)
-    if sort == "signal" and pull is not None:
+    if sort == "signal" and (pull := signal(header, sample)) is not None:
         chosen = chosen[np.argsort(-pull[chosen], kind="stable")]
     return [int(t) for t in chosen]
 

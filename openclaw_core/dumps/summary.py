@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .pull import pulls
 from .schema import HintDump, SampleDump, StepHeader
 from .selection import SpanView, gaps, spans, why_candidate
 
@@ -47,7 +48,7 @@ class Quarter:
 
 @dataclass(frozen=True, slots=True)
 class SampleSummary:
-    """A whole sample. signal is the mean over positions of the sum of |A|; trained counts positions with mask 1."""
+    """A whole sample. signal is the mean over positions of what signal() says; trained counts positions with mask 1."""
 
     length: int
     trained: int
@@ -75,7 +76,7 @@ def summarise(header: StepHeader, sample: SampleDump) -> SampleSummary:
         length=sample.length,
         trained=int(sample.tensors["loss_mask"].sum()),
         mean_overlap=mean(overlap_at_k_star(sample)),
-        signal=mean(signal(sample)),
+        signal=mean(signal(header, sample)),
         empty_share=None if mask is None else mean(mask.sum(1) == 0),
         clipped_share=clipped,
         student_mass=mean(mass(sample, "support_student")),
@@ -83,7 +84,7 @@ def summarise(header: StepHeader, sample: SampleDump) -> SampleSummary:
         engine_gap=mean(engine_gap(header, sample)),
         candidates=[_candidate(header, sample, k) for k in range(sample.candidates)],
         spans=spans(header, sample),
-        quarters=quarters(sample),
+        quarters=quarters(header, sample),
         absent=absent(header, sample),
     )
 
@@ -101,19 +102,19 @@ def at_clip(header: StepHeader, differences: np.ndarray) -> np.ndarray:
     return np.abs(differences) >= np.float32(header.diff_clip) if header.diff_clip > 0 else np.zeros(differences.shape, bool)
 
 
-def signal(sample: SampleDump) -> np.ndarray | None:
-    """[R]: the sum over the support of |A|."""
-    advantages = sample.get("advantages")
-    return None if advantages is None else np.abs(advantages).sum(1)
+def signal(header: StepHeader, sample: SampleDump) -> np.ndarray | None:
+    """[R]: the sum over the support of |A|, or of the pulls that stand for A under another divergence."""
+    pull = pulls(header, sample)
+    return None if pull is None else np.abs(pull).sum(1)
 
 
 def no_signal(header: StepHeader, sample: SampleDump) -> str | None:
     """Why a sample has no signal; None where it has one."""
-    if signal(sample) is not None:
+    if signal(header, sample) is not None:
         return None
     if sample.get("support_ids") is None:
         return f"it has no OPD term ({no_teacher(header, sample)})"
-    return f"its dump holds no advantages (divergence {header.divergence})"
+    return f"its dump holds no advantages, and none can be found for divergence {header.divergence}"
 
 
 def no_teacher(header: StepHeader, sample: SampleDump) -> str:
@@ -154,7 +155,7 @@ def absent(header: StepHeader, sample: SampleDump) -> list[str]:
     elif sample.get("teacher_at_student") is None:
         found.append(f"the teacher at the student's ids, and G ({header.subset} subset with {header.selection} doesn't read it)")
     if sample.get("support_ids") is not None and sample.get("advantages") is None:
-        found.append(f"w, d, A and signal (divergence {header.divergence})")
+        found.append(f"w, d and A (divergence {header.divergence}{'' if pulls(header, sample) is None else ': see the pull'})")
     names = {"student_ids": "the student's top-K", "engine_logprobs": "the engine's log-probs", "entropy": "entropy"}
     found += [text for name, text in names.items() if sample.get(name) is None]
     if sample.dropped_hints is None:
@@ -205,7 +206,7 @@ def _mean_mass(logprobs: np.ndarray | None, counted: np.ndarray) -> float | None
     return None if logprobs is None else mean(np.where(counted, np.exp(logprobs), 0).sum(-1))
 
 
-def quarters(sample: SampleDump) -> list[Quarter]:
+def quarters(header: StepHeader, sample: SampleDump) -> list[Quarter]:
     """Signal, gap and gain by quarter of the reply and of entropy: does the teacher pull where the student is unsure?"""
     places = [np.asarray(part) for part in np.array_split(np.arange(sample.length), 4)]
     groups = [("position", f"{part[0]}-{part[-1]}", part) for part in places if part.size]
@@ -213,7 +214,7 @@ def quarters(sample: SampleDump) -> list[Quarter]:
     if entropy is not None:
         ordered = np.array_split(np.argsort(entropy, kind="stable"), 4)
         groups += [("entropy", f"{entropy[part].min():.2f}-{entropy[part].max():.2f}", part) for part in ordered if part.size]
-    pull, gap, gain = signal(sample), _gap_at_k_star(sample), _gain(sample)
+    pull, gap, gain = signal(header, sample), _gap_at_k_star(sample), _gain(sample)
     return [_quarter(by, label, part, pull, gap, gain) for by, label, part in groups]
 
 

@@ -79,13 +79,18 @@ def test_a_divergence_without_advantages_is_named_and_they_are_absent(run):
     text = " ".join(done.stdout.split())
     assert (done.exit_code, done.stderr) == (0, "")
     assert "divergence jensen_shannon" in text
-    assert "absent w, d, A and signal (divergence jensen_shannon)" in text
+    assert "absent w, d and A (divergence jensen_shannon: see the pull)" in text
     assert "w is renormalised" not in text
-    assert "signal -" in text
-    assert re.search(r"support +q +p *$", done.stdout, re.MULTILINE)
-    refused = call(run.path, "--sample", "4a", "--sort", "signal")
+    assert "signal -" not in text
+    assert re.search(r"support +q +p +pull *$", done.stdout, re.MULTILINE)
+    signals = [one["signal"] for one in as_json(run.path, "--sample", "4a", "--sort", "signal", "--limit", 3)["positions"]]
+    assert signals == sorted(signals, reverse=True)
+    assert min(signals) > 0
+    assert re.search(r"[+-]0\.\d{3} ", call(run.path, "--sample", "4a").stdout), "what pulls most"
+    DumpWriter(run.dumps).write(StepDump(replace(dump.header, step=5, divergence="earth_mover"), tuple(samples)))
+    refused = call(run.path, "--sample", "4a", "--step", 5, "--sort", "signal")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "4a-sample has no signal to sort by: its dump holds no advantages (divergence jensen_shannon)." in refused.stderr
+    assert "4a-sample has no signal to sort by: its dump holds no advantages, and none can be found for div" in refused.stderr
     assert call(run.path, "--sample", "4a").exit_code == 0
     assert call(run.path, "--step", 4).exit_code == 0
     page = run.path / "page.html"

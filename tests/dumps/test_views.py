@@ -201,14 +201,14 @@ def test_the_tail_bin_is_shown_as_the_rest():
 
 
 def test_positions_are_filtered_and_sorted():
-    _, sample = first(selection="token_optimal")
-    by_signal = choose_positions(sample, sort="signal")
+    header, sample = first(selection="token_optimal")
+    by_signal = choose_positions(header, sample, sort="signal")
     pull = np.abs(sample.tensors["advantages"]).sum(1)
     assert list(pull[by_signal]) == sorted(pull, reverse=True)
-    assert choose_positions(sample, start=2, end=5) == [2, 3, 4]
-    most = choose_positions(sample, min_overlap=4)
+    assert choose_positions(header, sample, start=2, end=5) == [2, 3, 4]
+    most = choose_positions(header, sample, min_overlap=4)
     assert all(sample.tensors["overlap"][:, t].max() == 4 for t in most)
-    assert choose_positions(changed(sample, overlap=None), min_overlap=1) == []
+    assert choose_positions(header, changed(sample, overlap=None), min_overlap=1) == []
 
 
 @pytest.fixture
