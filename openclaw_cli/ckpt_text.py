@@ -55,6 +55,17 @@ def not_trained(plan: Plan) -> list[str]:
     return [what for what, _ in buildable(plan.architecture)]
 
 
+def notes(plan: Plan) -> list[str]:
+    """What a user should know of a conversion although nothing is wrong with it."""
+    from openclaw_core.models.hf_config import read_config, tied_twice
+
+    found = [f"Left out: {name} ({reason})." for name, reason in plan.left_out.items()]
+    if plan.to == "torch_dist":
+        found += [f"It is converted for other trainers. {reason}" for reason in not_trained(plan)]
+    twice = tied_twice(read_config(plan.config_folder))
+    return [*found, f"{plan.config_folder}/config.json: {twice}"] if twice else found
+
+
 def plan_table(plan: Plan) -> Any:
     """The plan as a table."""
     from openclaw_core.checkpoint.manifest import custom_code

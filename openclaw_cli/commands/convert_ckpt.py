@@ -110,10 +110,8 @@ def convert_ckpt(
         shown = [text.plan_table(plan), "Nothing was written (--dry-run).\n"]
         out.data(text.plan_json(plan), human=shown, quiet=str(plan.target))
         return
-    for name, reason in plan.left_out.items():
-        out.note(f"Left out: {name} ({reason}).")
-    for reason in text.not_trained(plan) if plan.to == "torch_dist" else ():
-        out.note(f"It is converted for other trainers. {reason}")
+    for note in text.notes(plan):
+        out.note(note)
     report: LogitsReport | None = None
 
     def last_check(folder: Path) -> None:

@@ -21,7 +21,7 @@ from openclaw_core.checkpoint.plan import Plan
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, empty_extra_state
 from openclaw_core.checkpoint.verify import Each, TensorCheck, compare_units, hash_units
 from openclaw_core.errors import UserError
-from openclaw_core.models.hf_config import read_config, text_config
+from openclaw_core.models.hf_config import TIED, read_config, text_config, tied_twice
 
 COMMON = {"checkpoint_version": 3.0, "iteration": 0}
 INNER = "release"
@@ -170,11 +170,15 @@ def _extra_states(plan: Plan) -> dict[str, bytes]:
 
 
 def _edited_config(plan: Plan) -> dict[str, str]:
-    """config.json without the quantisation that a conversion undoes, and in an export with the dtype that was written."""
+    """config.json without the quantisation that a conversion undoes, with one flag for a tied head, and in an export with the
+    dtype that was written."""
     config = read_config(plan.config_folder)
     dtypes = set(plan.hf_dtypes.values())
     name = str(next(iter(dtypes))).removeprefix("torch.")
     changed = config.pop("quantization_config", None) is not None
+    if tied_twice(config) is not None:
+        changed = True
+        config["text_config"][TIED] = config[TIED]
     if plan.to == "hf" and len(dtypes) == 1 and name != plan.architecture.dtype:
         changed = True
         for part in (config, text_config(config) if "text_config" not in config else config["text_config"]):

@@ -193,7 +193,7 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
         rope_theta=rope_theta,
         rope_scaling=scaling,
         norm_eps=number(text, "rms_norm_eps", problems),
-        tied=tied(config, text, problems),
+        tied=tied(text, problems),
         qk_norm=family.startswith("qwen3"),
         qkv_bias=family in ("qwen2", "qwen2_moe") and text.get("qkv_bias", True),
         max_position=integer(text, "max_position_embeddings", problems),

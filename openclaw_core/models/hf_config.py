@@ -9,6 +9,7 @@ from typing import Any
 from openclaw_core.errors import UserError
 
 Problems = list[tuple[str, str]]
+TIED = "tie_word_embeddings"
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -26,13 +27,26 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a config that describes the language model: text_config where it is nested, with the outer
-    tie_word_embeddings and dtype where the inner part doesn't say."""
+    """The part of a config that describes the language model: text_config where it is nested, with the outer dtype where the
+    inner part doesn't say, and the outer tie_word_embeddings wherever there is one.
+
+    transformers ties by the outer flag alone. It saves a text_config made without one with its class's default, which for
+    Qwen3-VL-MoE is true where the outer class's is false.
+    """
     inner = config.get("text_config")
     if not isinstance(inner, dict):
         return config
-    outer = {key: config[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype") if key in config}
-    return {**outer, **inner}
+    dtypes = {key: config[key] for key in ("torch_dtype", "dtype") if key in config}
+    return {**dtypes, **inner, **{key: config[key] for key in (TIED,) if key in config}}
+
+
+def tied_twice(config: dict[str, Any]) -> str | None:
+    """What to say where a nested config's two flags for a tied head differ: readers other than transformers take the inner."""
+    inner = config.get("text_config")
+    if not isinstance(inner, dict) or inner.get(TIED, config.get(TIED)) == config.get(TIED, inner.get(TIED)):
+        return None
+    outside, inside = json.dumps(config[TIED]), json.dumps(inner[TIED])
+    return f"{TIED} is {outside} outside and {inside} in text_config; the outer one counts and is written in both."
 
 
 def rope_places(config: dict[str, Any]) -> dict[str, float]:
@@ -65,13 +79,10 @@ def number(text: dict[str, Any], key: str, problems: Problems) -> float:
     return float(value)
 
 
-def tied(config: dict[str, Any], text: dict[str, Any], problems: Problems) -> bool:
-    value = text.get("tie_word_embeddings", False)
-    outer = config.get("tie_word_embeddings", value)
-    if not isinstance(value, bool) or outer != value:
-        problems.append(
-            (f"tie_word_embeddings is {outer!r} outside and {value!r} in the text config.", "Make both one true or false.")
-        )
+def tied(text: dict[str, Any], problems: Problems) -> bool:
+    value = text.get(TIED, False)
+    if not isinstance(value, bool):
+        problems.append((f"{TIED}={value!r} isn't true or false.", "Take the config of the model's release."))
         return False
     return value
 

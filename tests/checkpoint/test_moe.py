@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from openclaw_cli.app import app
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.errors import UserError
 
@@ -92,6 +94,25 @@ def as_released(path: Path) -> None:
     """Releases store experts input by output; transformers reads that and saves what it made itself output by input."""
     tensors = load_file(path)
     save_file({k: t.transpose(1, 2).contiguous() if ".experts." in k else t for k, t in tensors.items()}, path, {"format": "pt"})
+
+
+def test_the_tied_flag_that_transformers_saves_beside_the_outer_one(tmp_path, read_hf):
+    """Its text class has tied heads by default, its outer class hasn't and decides; what is written says it once."""
+    model("vision").save_pretrained(tmp_path / "hf")
+    as_released(tmp_path / "hf" / "model.safetensors")
+    path = tmp_path / "hf" / "config.json"
+    config = json.loads(path.read_text())
+    config["text_config"]["tie_word_embeddings"] = True
+    path.write_text(json.dumps(config))
+    done = CliRunner().invoke(app, ["convert-ckpt", str(tmp_path / "hf"), str(tmp_path / "td")])
+    assert done.exit_code == 0, done.stderr
+    assert "tie_word_embeddings is false outside and true in text_config; the outer one counts" in done.stderr
+    convert(plan_conversion(tmp_path / "td", tmp_path / "back"))
+    assert same(read_hf(tmp_path / "hf"), read_hf(tmp_path / "back"))
+    assert "lm_head.weight" in read_hf(tmp_path / "back")
+    for place in ("td/hf", "back"):
+        written = json.loads((tmp_path / place / "config.json").read_text())
+        assert (written["tie_word_embeddings"], written["text_config"]["tie_word_embeddings"]) == (False, False)
 
 
 def same(a, b) -> bool:

@@ -14,7 +14,7 @@ from openclaw_core.models.architecture import (
     architecture_from_hf,
     padded_vocab,
 )
-from openclaw_core.models.hf_config import rope_places
+from openclaw_core.models.hf_config import rope_places, tied_twice
 from openclaw_core.models.megatron_arguments import architecture_from_megatron
 
 QWEN3_4B = {
@@ -81,6 +81,16 @@ def test_a_nested_text_config_is_read():
     inner = {key: value for key, value in QWEN3_4B.items() if key not in ("tie_word_embeddings", "torch_dtype")}
     outer = {"model_type": "some_vl", "text_config": inner, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}
     assert architecture_from_config(outer, "x") == read()
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(True, False), (False, True), (True, True), (False, False)])
+def test_the_outer_flag_of_a_tied_head_counts(outer, inner):
+    config = {"model_type": "some_vl", "text_config": {**QWEN3_4B, "tie_word_embeddings": inner}, "tie_word_embeddings": outer}
+    assert architecture_from_config(config, "x").tied is outer
+    said = f"tie_word_embeddings is {json.dumps(outer)} outside and {json.dumps(inner)} in text_config; the outer one counts and is written in both."
+    assert tied_twice(config) == (None if outer == inner else said)
+    del config["tie_word_embeddings"]
+    assert (architecture_from_config(config, "x").tied, tied_twice(config)) == (inner, None)
 
 
 def test_an_unknown_type_is_one_line_with_the_supported_list():
