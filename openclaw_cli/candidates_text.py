@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from openclaw_core.dumps.inspect import SampleRow, SampleView, StepRow
     from openclaw_core.dumps.position import CandidateTop, PositionView, SupportEntry, TokenProb
     from openclaw_core.dumps.schema import DroppedHint, StepHeader
+    from openclaw_core.dumps.search import FoundSample
     from openclaw_core.dumps.summary import CandidateSummary, Quarter, SampleSummary
     from openclaw_core.dumps.tokens import TokenText
 
@@ -79,6 +80,19 @@ def samples_text(header: StepHeader, rows: Sequence[SampleRow], console: Console
         for row in rows
     ]  # fmt: skip
     console.print(table(columns, cells))
+
+
+def found_text(found: Sequence[FoundSample], console: Console) -> None:
+    """Prints samples of several steps."""
+    columns = (">step", "sample", "kind", ">reward", ">R", "hint")
+    cells = [(one.step, visible(one.sample_id[:12]), one.kind, f"{one.reward:+g}", one.length, _first_hint(one)) for one in found]
+    console.print(table(columns, cells))
+
+
+def _first_hint(one: FoundSample) -> str:
+    if one.hints:
+        return visible(one.hints[0], 48)
+    return f"dropped: {visible(one.dropped_hints[0], 40)}" if one.dropped_hints else "-"
 
 
 def sample_text(view: SampleView, console: Console, *, detail: bool) -> None:

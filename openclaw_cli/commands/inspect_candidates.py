@@ -11,6 +11,7 @@ from openclaw_cli.completion import complete_run
 from openclaw_cli.output import active
 
 if TYPE_CHECKING:
+    from openclaw_core.dumps.inspect import Filters
     from openclaw_core.dumps.reader import DumpReader
     from openclaw_core.dumps.tokens import TokenTexts
 
@@ -20,6 +21,8 @@ Examples:
       the steps of a run
   openclaw inspect-candidates runs/RUN --step 12 --kind opd+rl --hint-contains capital
       samples of a step whose hints speak of capitals
+  openclaw inspect-candidates runs/RUN --hint-contains capital
+      such samples of all steps, found in the index: no step's file is opened
   openclaw inspect-candidates runs/RUN --step 12 --sample 3fa9
       one sample: hints, which candidate taught what and why, the strongest positions in full
   openclaw inspect-candidates runs/RUN --sample 3fa9 --sort signal --limit 5 --full
@@ -44,6 +47,7 @@ In a top-K, bold tokens are in the other side's too; '!': the tokenizer has no s
 Exit code: 1 when a dump could not be read as it should (what could be read is shown), 0 with --lenient.
 """
 SAMPLE_POSITIONS = 20
+FOUND_SAMPLES = 50
 
 
 def inspect_candidates(
@@ -63,12 +67,18 @@ def inspect_candidates(
         Literal["position", "signal"], typer.Option("--sort", help="Order of positions: as they stand, or largest |A| first.")
     ] = "position",
     limit: Annotated[
-        int | None, typer.Option("--limit", min=0, help="Most positions shown; 0 for all (default: 20, and all with --json).")
+        int | None,
+        typer.Option(
+            "--limit",
+            min=0,
+            help="Most positions of a sample, or samples of all steps, shown; 0 for all (default: 20 and 50, all with --json).",
+        ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Show every chosen position in full.")] = False,
     kind: Annotated[Literal["opd+rl", "opd", "rl"] | None, typer.Option("--kind", help="Only samples of this kind.")] = None,
     hint_contains: Annotated[
-        str | None, typer.Option("--hint-contains", metavar="TEXT", help="Only samples with such a hint.")
+        str | None,
+        typer.Option("--hint-contains", metavar="TEXT", help="Only samples with such a hint, dropped ones among them."),
     ] = None,
     min_overlap: Annotated[
         float | None, typer.Option("--min-overlap", min=0, help="Only samples (or positions) with O at k* of at least this.")
@@ -84,10 +94,11 @@ def inspect_candidates(
     """Look at what a step trained on: which candidate taught each position, and why."""
     from openclaw_core.dumps.inspect import Filters, list_steps, step_of_sample
 
+    searches = step is None and sample is None and (kind is not None or hint_contains is not None)
     of_samples = {"--kind": kind is not None, "--hint-contains": hint_contains is not None}
     of_positions = {
         "--position": position is not None, "--positions": positions is not None, "--sort": sort != "position",
-        "--limit": limit is not None, "--full": full,
+        "--limit": limit is not None and not searches, "--full": full,
     }  # fmt: skip
     _check_flags(step, sample, html, of_samples, of_positions, min_overlap)
     start, end = _range(position, positions)
@@ -98,6 +109,8 @@ def inspect_candidates(
         step = step_of_sample(reader, sample)
     if html is not None and step is not None:
         _write_page(reader, step, sample, filters, texts, html)
+    elif searches:
+        _search(reader, filters, limit)
     elif step is None:
         from openclaw_cli.candidates_text import steps_text
 
@@ -159,10 +172,8 @@ def _check_flags(
         raise UsageError(f"--html takes no {' or '.join(among_positions)}: a page shows all.", "Leave it out.")
     if sample is not None and among_samples:
         raise UsageError(f"--sample names one, which leaves {' and '.join(among_samples)} no choice.", "Give one of them.")
-    if step is None and sample is None and (among_samples or min_overlap is not None):
-        names = [*among_samples, *(["--min-overlap"] if min_overlap is not None else [])]
-        verb = "chooses" if len(names) == 1 else "choose"
-        raise UsageError(f"{' and '.join(names)} {verb} among the samples of a step.", "Name it with --step.")
+    if step is None and sample is None and min_overlap is not None:
+        raise UsageError("--min-overlap chooses among the samples of a step, by its tensors.", "Name it with --step.")
 
 
 def _range(position: int | None, positions: str | None) -> tuple[int, int | None]:
@@ -182,6 +193,21 @@ def _range(position: int | None, positions: str | None) -> tuple[int, int | None
         given = shown(positions or "", 40)
         raise UsageError(f"--positions {given} is no range of positions.", "Give A:B with 0 <= A < B, for example 0:20.")
     return start, end
+
+
+def _search(reader: DumpReader, filters: Filters, limit: int | None) -> None:
+    from openclaw_cli.candidates_text import found_text
+    from openclaw_core.dumps.search import find_samples
+
+    out = active()
+    found = list(find_samples(reader, filters))
+    most = limit if limit is not None else 0 if out.json else FOUND_SAMPLES
+    shown = found[: most or None]
+    problems = [str(problem) for problem in reader.problems]
+    body = {"samples": shown, "matching_samples": len(found), "searched_steps": len(reader.steps()), "problems": problems}
+    out.data(body, lambda console: found_text(shown, console), quiet=[f"{one.step}\t{one.sample_id}" for one in shown])
+    more = "" if len(shown) == len(found) else f", the first {len(shown)} are shown (--limit 0 for all)"
+    out.note(f"{len(found)} samples pass in the index of {len(reader.steps())} steps{more}.")
 
 
 def _show_samples(reader: DumpReader, step: int, filters: object, texts: TokenTexts) -> None:

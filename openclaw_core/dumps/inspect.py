@@ -30,10 +30,12 @@ class Filters:
 
     def by_record(self, sample: SampleDump) -> bool:
         """Whether kind and hints pass."""
-        text = (self.hint_contains or "").casefold()
         hints = [hint.text or "" for hint in sample.hints] + [hint.text for hint in sample.dropped_hints or ()]
-        hinted = not text or any(text in hint.casefold() for hint in hints)
-        return hinted and self.kind in (None, sample.kind)
+        return (not self.hint_contains or any(map(self.in_hint, hints))) and self.kind in (None, sample.kind)
+
+    def in_hint(self, hint: str) -> bool:
+        """Whether a hint contains the text; every hint does where none is looked for."""
+        return (self.hint_contains or "").casefold() in hint.casefold()
 
     def by_overlap(self, overlap: float | None) -> bool:
         """Whether the mean overlap passes; an absent one does only without a bound."""

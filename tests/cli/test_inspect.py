@@ -163,6 +163,26 @@ def test_filters(run):
     assert all(5 <= one["t"] < 25 for one in positions)
 
 
+def test_samples_of_all_steps_are_found_in_the_index_alone(run):
+    for path in run.dumps.glob("*.safetensors"):
+        path.write_bytes(b"never read")
+    body = as_json(run.path, "--hint-contains", "please WRITE")
+    assert [(one["step"], one["sample_id"]) for one in body["samples"]] == [
+        (step, f"{step}{letter}-sample") for step in (1, 2, 3) for letter in "ac"
+    ]
+    assert {hint for one in body["samples"] for hint in one["hints"]} == {"Please write in capital letters."}
+    assert (body["matching_samples"], body["searched_steps"]) == (6, 3)
+    assert [one["step"] for one in as_json(run.path, "--kind", "opd")["samples"]] == [1, 2, 3]
+    dropped = as_json(run.path, "--hint-contains", "be nice", "--kind", "opd")["samples"]
+    assert [(one["hints"], one["dropped_hints"]) for one in dropped] == [([], ["Be nice."])] * 3
+    done = call(run.path, "--hint-contains", "be nice", "--limit", 2)
+    assert done.stdout.count("dropped: Be nice.") == 2
+    assert "9 samples pass in the index of 3 steps, the first 2 are shown (--limit 0 for all)." in done.stderr
+    assert call(run.path, "--hint-contains", "be nice", "--quiet").stdout.splitlines()[:2] == ["1\t1a-sample", "1\t1b-sample"]
+    nothing = call(run.path, "--hint-contains", "no such text")
+    assert (nothing.exit_code, "0 samples pass in the index of 3 steps." in nothing.stderr) == (0, True)
+
+
 def test_quiet_gives_names_alone(run):
     assert call(run.path, "--quiet").stdout == "1\n2\n3\n"
     assert call(run.path, "--step", 1, "--quiet").stdout.split() == ["1a-sample", "1b-sample", "1c-sample"]
@@ -254,9 +274,10 @@ def test_control_characters_never_reach_the_terminal():
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--kind", "opd"], "--kind chooses among the samples of a step"),
         (["--min-overlap", 1], "--min-overlap chooses among"),
-        (["--kind", "opd", "--min-overlap", 1], "--kind and --min-overlap choose among"),
+        (["--kind", "opd", "--min-overlap", 1], "--min-overlap chooses among the samples of a step, by its tensors"),
+        (["--hint-contains", "x", "--sort", "signal"], "--sort: that is of the positions of one sample"),
+        (["--limit", 3], "--limit: that is of the positions of one sample"),
         (["--hint-contains", "x", "--sample", "2a"], "--sample names one, which leaves --hint-contains no choice"),
         (["--step", 2, "--full", "--limit", 3], "--limit and --full"),
         (["--step", 2, "--sort", "signal"], "Name it with --sample"),
