@@ -54,7 +54,9 @@ def inspect_candidates(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Run folder, name below runs/, 'latest', or a folder of dumps.", autocompletion=complete_run
+            metavar="RUN",
+            help="Run folder, name below runs/, 'latest' (the newest that trains), or a folder of dumps.",
+            autocompletion=complete_run,
         ),
     ],
     step: Annotated[int | None, typer.Option("--step", min=0, help="List the samples of this step.")] = None,
@@ -135,13 +137,14 @@ def _open(run: str, tokenizer: Path | None) -> tuple[DumpReader, TokenTexts]:
     from openclaw_core.dumps.tokens import TokenTexts
     from openclaw_core.errors import UserError
     from openclaw_core.files import check_path
-    from openclaw_core.run.runfolder import RunFolder, open_run
+    from openclaw_core.run.latest import named_run
+    from openclaw_core.run.runfolder import RunFolder
 
     if tokenizer is not None:
         check_path(tokenizer, "--tokenizer", kind=None)
     path = Path(run)
     bare = path.is_dir() and not (path / "run.json").is_file()
-    folder = RunFolder(path) if bare else open_run(run)
+    folder = RunFolder(path) if bare else named_run(run)
     reader = DumpReader(dumps_folder(folder.path))
     if tokenizer is not None:
         file = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer
