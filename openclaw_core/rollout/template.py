@@ -98,7 +98,7 @@ class ChatTemplate:
     ) -> tuple[int, ...]:
         """Ids of the whole conversation rendered once, ready for the engine."""
         text = self.render(messages, tools, thinking=thinking)
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._ids(text)
 
     def hinted_prompt_ids(
         self,
@@ -131,7 +131,7 @@ class ChatTemplate:
         whole, bare = (self.render(messages, tools, thinking=thinking, generation_prompt=flag) for flag in (True, False))
         if not whole.startswith(bare) or whole == bare:
             raise UserError("The chat template has no generation prompt behind the messages.", "Use a chat model's template.")
-        return tuple(self.tokenizer(whole[len(bare) :], add_special_tokens=False)["input_ids"])
+        return self._ids(whole[len(bare) :])
 
     def parse_reply(
         self, response_ids: Sequence[int], prompt_ids: Sequence[int], *, turn_id: str, has_tools: bool = False
@@ -161,6 +161,10 @@ class ChatTemplate:
             message["tool_calls"] = calls
             message["content"] = content.strip() or None
         return ParsedReply(message, text, tuple(flags))
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        # verbose: the tokenizer would warn of its own model_max_length, where the proxy's context length decides.
+        return tuple(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
         """Whether the template itself opened the reasoning, so that the reply has only its end."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import runpy
 from pathlib import Path
 
@@ -46,6 +47,23 @@ def test_hint_goes_into_the_last_user_message_and_nothing_else_changes(template)
     )
     suffix = tuple(template.tokenizer("<|im_start|>assistant\n")["input_ids"])
     assert plain[-len(suffix) :] == hinted[-len(suffix) :] == suffix
+
+
+def test_prompts_past_the_tokenizers_own_length_are_nobodys_warning():
+    tokenizer = runpy.run_path(str(Path(__file__).with_name("conftest.py")))["make_tokenizer"]()
+    tokenizer.model_max_length = 4
+    template, said = ChatTemplate(tokenizer), []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("transformers").addHandler(handler)
+    try:
+        assert len(template.prompt_ids([SYSTEM, USER])) > 4
+        assert len(template.hinted_prompt_ids([SYSTEM, USER], (), "in capitals")) > 4
+        assert said == []
+        tokenizer("a b c d e f")
+        assert "longer than the specified maximum" in said[0], "the same tokenizer, asked plainly, does warn"
+    finally:
+        logging.getLogger("transformers").removeHandler(handler)
 
 
 def test_hint_goes_before_tool_results_that_follow_the_user(template):

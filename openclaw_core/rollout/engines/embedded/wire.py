@@ -132,7 +132,9 @@ def _prompts(body: GenerateBody, model: EngineModel) -> tuple[list[list[int]], b
         if model.tokenizer is None:
             raise BadRequestError("text needs a tokenizer and the model folder has none; send input_ids.")
         texts = [body.text] if isinstance(body.text, str) else body.text
-        prompts, listed = [list(model.tokenizer(text)["input_ids"]) for text in texts], not isinstance(body.text, str)
+        # verbose: the tokenizer would warn of its own model_max_length, where the engine's context length decides.
+        prompts = [list(model.tokenizer(text, verbose=False)["input_ids"]) for text in texts]
+        listed = not isinstance(body.text, str)
     else:
         listed = bool(body.input_ids) and isinstance(body.input_ids[0], list)  # type: ignore[index]
         prompts = body.input_ids if listed else [body.input_ids]  # type: ignore[assignment, list-item]
