@@ -8,7 +8,7 @@
     selfcheck.py a small problem with every term, on which a process tries the kernels before it trusts them
 
 The plain path of logprobs.py and objective.py computes the same and is their oracle (tests/gpu, tests/loss).
-TRITON_INTERPRET=1 runs the kernels on CPU tensors too, slowly.
+TRITON_INTERPRET=1 runs the kernels on CPU tensors too, slowly (the interpreter of Triton 3.6 needs a NumPy before 2.4).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch import Tensor
 from openclaw_core.config.schema import Loss
 from openclaw_core.loss.kernels.gradient import slope, write_row
 from openclaw_core.loss.kernels.stats import LN_2, LOG2_E, row_sums
-from openclaw_core.loss.kernels.tiles import SHAPES, join
+from openclaw_core.loss.kernels.tiles import SHAPES, join, repeat
 from openclaw_core.loss.rows import Rows
 from openclaw_core.loss.surrogate import LOG_RATIO_BOUND
 from openclaw_core.loss.targets import Targets
@@ -105,7 +105,8 @@ def _fused_kernel(
     if OPD:
         there = place < S
         spot = i * B + place
-        live = (tl.load(mask + spot, mask=there, other=0) > 0) & good
+        good_places = repeat(good, PLACES)
+        live = (tl.load(mask + spot, mask=there, other=0) > 0) & good_places
         told = tl.load(advantages + spot, mask=there, other=0.0)
         before = tl.load(old + spot, mask=there, other=0.0)
         ells = (z - shift) * inverse_t - log_sum
@@ -159,7 +160,7 @@ def _fused_kernel(
     )
     tl.debug_barrier()
     if OPD:
-        tl.store(row + column, y.to(row.dtype.element_ty), mask=(column >= 0) & good)
+        tl.store(row + column, y.to(row.dtype.element_ty), mask=(column >= 0) & good_places)
         good = good & (twice == 0)
     tl.store(row + sampled, y_sampled.to(row.dtype.element_ty), mask=good)
 

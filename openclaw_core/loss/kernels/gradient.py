@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from openclaw_core.loss.kernels.stats import LN_2, LOG2_E
-from openclaw_core.loss.kernels.tiles import SHAPES, columns, load_tile
+from openclaw_core.loss.kernels.tiles import SHAPES, columns, load_tile, repeat
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _gradient_kernel(
         R, L, C, STAGES, ENTROPY,
     )  # fmt: skip
     tl.debug_barrier()
-    tl.store(target + column, y.to(to.dtype.element_ty), mask=held & live)
+    tl.store(target + column, y.to(to.dtype.element_ty), mask=held & repeat(live, J))
 
 
 def write_gradient(

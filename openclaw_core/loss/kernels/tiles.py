@@ -70,6 +70,14 @@ def load_tile(row, column, width, MASKED: tl.constexpr, POLICY: tl.constexpr):
 
 
 @triton.jit
+def repeat(flag, N: tl.constexpr):
+    """The outcome of a scalar comparison N times, [N]. By way of integers: Triton's interpreter would give a mask the type of
+    what was compared.
+    """
+    return tl.zeros([N], tl.int32) + flag.to(tl.int32) > 0
+
+
+@triton.jit
 def empty_sums(L: tl.constexpr):
     """largest, sum e, sum e log2 e, sum e at the second temperature: [L] each."""
     zeros = tl.zeros([L], tl.float32)
