@@ -32,11 +32,11 @@ from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import DTYPES, PackedGPT, build_model
 from openclaw_core.models.megatron.core import get_forward_backward_func, parallel_state
 from openclaw_core.models.megatron.logits import logprobs_at, row_chunks
-from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous
+from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous, merged, together
 from openclaw_core.models.megatron.weights import fingerprint, load_weights
 from openclaw_core.run import trainer_checkpoint as checkpoint
 from openclaw_core.run.results import OldPass, StepResult
-from openclaw_core.run.trainer_batch import MicroBatch, agree, concat_stats, dump_arrays, sample_losses, split_batch, summed
+from openclaw_core.run.trainer_batch import MicroBatch, concat_stats, dump_arrays, sample_losses, split_batch, summed
 from openclaw_core.run.trainer_optimizer import distribute, make_optimizer
 from openclaw_core.types import Sample, TeacherScores, TopK
 
@@ -90,7 +90,10 @@ class Trainer:
         for old log-probs at the teacher's ids. Raises Findings on all ranks alike.
         """
         check_batch(samples)
-        batches = self._split(samples, scores)
+        batches = self._split(samples)
+        # Without scores only the student's own top-K can be read, unless no sample needs any.
+        if scores or not any(self.needs.scores(s.kind) for s in samples):
+            self._attach(batches, scores)
         self.model.eval()
         self._run_stats(batches)
         self._prepared = (tuple(s.sample_id for s in samples), batches)
@@ -109,7 +112,8 @@ class Trainer:
         """
         check_batch(samples)
         clock = _Clock(self.device)
-        batches = self._take_prepared(samples, scores)
+        batches = self._take_prepared(samples)
+        self._attach(batches, scores)
         if self.reference is not None:
             self._run_reference(batches)
         self._build_targets(batches)
@@ -120,7 +124,7 @@ class Trainer:
         outputs = self._run(batches, self._loss_function, forward_only=False)
         clock.lap("forward_backward")
         try:
-            agree(_first(map(_error, outputs)), UNTRAINABLE)
+            together(lambda: _raise([error for output in outputs if (error := _error(output))]), UNTRAINABLE)
             grad_norm = self._update(samples)
         finally:
             self.ddp.zero_grad_buffer()
@@ -163,11 +167,9 @@ class Trainer:
         """Leave the process groups."""
         parallel.stop()
 
-    def _split(self, samples: Sequence[Sample], scores: Sequence[TeacherScores]) -> list[MicroBatch]:
-        batches: list[MicroBatch] = []
-        error = None
-        try:
-            batches = split_batch(
+    def _split(self, samples: Sequence[Sample]) -> list[MicroBatch]:
+        return together(
+            lambda: split_batch(
                 samples,
                 rank=parallel_state.get_data_parallel_rank(),
                 ranks=parallel_state.get_data_parallel_world_size(),
@@ -177,38 +179,29 @@ class Trainer:
                 cfg=self.loss,
                 real_vocab=self.arch.vocab,
                 device=self.device,
-            )
+            ),
+            UNTRAINABLE,
+        )
+
+    def _attach(self, batches: list[MicroBatch], scores: Sequence[TeacherScores]) -> None:
+        def attach() -> None:
             for batch in batches:
-                # Without scores only the student's own top-K can be read, unless no sample needs any.
-                if scores or not any(self.needs.scores(s.kind) for s in batch.samples):
-                    self._attach(batch, scores)
-        except UserError as e:
-            error = e
-        agree(error, UNTRAINABLE)
-        return batches
+                if batch.whole is not None and self.needs.teacher:
+                    batch.teacher = batch.own(pack_teacher(batch.whole, scores, self.loss, real_vocab=self.arch.vocab))
 
-    def _attach(self, batch: MicroBatch, scores: Sequence[TeacherScores]) -> None:
-        if batch.whole is not None and self.needs.teacher:
-            batch.teacher = batch.own(pack_teacher(batch.whole, scores, self.loss, real_vocab=self.arch.vocab))
+        together(attach, UNTRAINABLE)
 
-    def _take_prepared(self, samples: Sequence[Sample], scores: Sequence[TeacherScores]) -> list[MicroBatch]:
+    def _take_prepared(self, samples: Sequence[Sample]) -> list[MicroBatch]:
         prepared, self._prepared = self._prepared, None
-        if prepared is None or prepared[0] != tuple(s.sample_id for s in samples):
-            if self.needs.at_student:
-                raise UserError("train_step() got other samples than old_pass().", "Call old_pass() with this batch first.")
-            return self._split(samples, scores)
-        error = None
-        try:
-            for batch in prepared[1]:
-                self._attach(batch, scores)
-        except UserError as e:
-            error = e
-        agree(error, UNTRAINABLE)
-        return prepared[1]
+        if prepared is not None and prepared[0] == tuple(s.sample_id for s in samples):
+            return prepared[1]
+        if self.needs.at_student:
+            raise UserError("train_step() got other samples than old_pass().", "Call old_pass() with this batch first.")
+        return self._split(samples)
 
     def _build_targets(self, batches: list[MicroBatch]) -> None:
         """Where an old pass was made; otherwise they are built in the training forward."""
-        errors: list[UserError | None] = []
+        errors: list[UserError] = []
         for batch in batches:
             if batch.stats is None or batch.rows is None:
                 continue
@@ -217,7 +210,7 @@ class Trainer:
                 batch.targets = build_targets(self.loss, batch.rows, batch.stats, batch.teacher, batch.reference)
             except UserError as error:
                 errors.append(error)
-        agree(_first(iter(errors)), UNTRAINABLE)
+        together(lambda: _raise(errors), UNTRAINABLE)
 
     def _run(
         self, batches: list[MicroBatch], function: Callable[..., Any], *, forward_only: bool, model: Any = None
@@ -358,7 +351,6 @@ def _error(output: Mapping[str, Any]) -> UserError | None:
     return found
 
 
-def _first(errors: Iterator[UserError | None]) -> UserError | None:
-    found = [e for e in errors if e is not None]
-    findings = [f for e in found for f in (e.findings if isinstance(e, Findings) else [(e.what, e.remedy)])]
-    return Findings(UNTRAINABLE, findings) if found else None
+def _raise(errors: Sequence[UserError]) -> None:
+    if errors:
+        raise merged(errors, UNTRAINABLE)

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from openclaw_core.config.schema import Loss
-from openclaw_core.errors import Findings, UserError
 from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.logprobs import RowStats
 from openclaw_core.loss.rows import Rows, pack_rows
@@ -21,7 +20,6 @@ from openclaw_core.models.megatron.context import ContextPart, context_multiple,
 from openclaw_core.models.megatron.packing import Pack, SequenceIds, make_pack, plan_packs, split_evenly
 from openclaw_core.types import Sample
 
-Finding = tuple[str, str]
 R = TypeVar("R", Rows, TeacherRows)
 
 
@@ -103,19 +101,6 @@ def concat_stats(parts: Sequence[RowStats]) -> RowStats:
         values = [getattr(part, field.name) for part in parts]
         columns[field.name] = torch.cat(values) if isinstance(values[0], torch.Tensor) else values[0]
     return RowStats(**columns)
-
-
-def agree(error: UserError | None, title: str) -> None:
-    """Raise on every rank what went wrong on any: a rank that raised alone would leave the others waiting.
-
-    All ranks call it; error is this rank's own, or None.
-    """
-    own = None if error is None else (error.findings if isinstance(error, Findings) else [(error.what, error.remedy)])
-    everyone: list[list[Finding] | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, own)
-    found = list(dict.fromkeys(finding for findings in everyone if findings for finding in findings))
-    if found:
-        raise Findings(title, found) from error
 
 
 def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss) -> dict[str, dict[str, np.ndarray]]:
