@@ -179,7 +179,7 @@ def families_table(families: Iterable[Support]) -> Any:
             "✓",
             ticks(one.loaded),
             ticks(one.saved),
-            "✓" if one.logits else "-",
+            f"✓ {one.logits}",
             "✓" if one.trained else "-",
         )
         for one in families

@@ -102,9 +102,9 @@ def convert_ckpt(
         expect=pairs,
     )
     if mode == "logits":
-        from openclaw_core.checkpoint.logits import check_buildable, check_memory
+        from openclaw_core.checkpoint.logits import check_comparable, check_memory
 
-        check_buildable(plan.architecture, tp)
+        check_comparable(plan.config_folder, plan.architecture, tp, plan.mapping.stored)
         check_memory(plan.architecture)
     if dry_run:
         shown = [text.plan_table(plan), "Nothing was written (--dry-run).\n"]
@@ -174,12 +174,12 @@ def _verify_only(origin: str | None, made: str, hf_config: str | None, tp: int, 
     _require(report, made)
 
 
-def _logits(source: Path, target: Path, to: str, tp: int) -> LogitsReport:
+def _logits(source: Path, target: Path, to: Literal["hf", "torch_dist"], tp: int) -> LogitsReport:
     from openclaw_core.checkpoint.logits import compare_logits
     from openclaw_core.checkpoint.sniff import resolve
 
     hf, stored = (source, target) if to == "torch_dist" else (target, source)
-    return compare_logits(hf, resolve(stored), tp)
+    return compare_logits(hf, resolve(stored), tp, made=to)
 
 
 def _shown(report: LogitsReport | None) -> list[Any]:

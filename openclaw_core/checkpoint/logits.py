@@ -3,20 +3,30 @@ torch_dist at the tensor-parallel size of the run. Logits must agree; a wrong ro
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
+from openclaw_core.checkpoint.carried import carried_names
+from openclaw_core.checkpoint.families import RULES
+from openclaw_core.checkpoint.fp8 import open_hf
+from openclaw_core.checkpoint.hf import HfReader
+from openclaw_core.checkpoint.mapping import Layout, build_mapping, model_tensors
+from openclaw_core.checkpoint.torch_dist import TorchDistReader
 from openclaw_core.errors import Findings, UserError
-from openclaw_core.models.architecture import Architecture, architecture_from_hf
+from openclaw_core.models.architecture import Architecture, architecture_from_hf, padded_vocab
 from openclaw_core.models.buildable import buildable
+from openclaw_core.models.hf_config import read_config, text_config
+from openclaw_core.models.routing import routing_findings
 
 TEXTS = (
     "The quick brown fox jumps over the lazy dog, and the dog does not mind.",
@@ -52,15 +62,30 @@ class LogitsReport:
         return all(one.difference <= BOUND * max(one.scale, 1.0) for one in self.texts)
 
 
-def check_buildable(arch: Architecture, tp: int) -> None:
-    """Raises UserError, by name, for what can't be built here on CPU at this tensor-parallel size."""
-    reasons = buildable(arch)
+def check_comparable(config_folder: Path, arch: Architecture, tp: int, stored: Container[str] | None = None) -> None:
+    """Raises Findings, by name, for what can't be built here on CPU at this tensor-parallel size.
+
+    stored are the names of a torch_dist's tensors where another trainer may have chosen them.
+    """
+    config = read_config(config_folder)
+    reasons = routing_findings(arch, text_config(config)) if arch.experts else buildable(arch.text_alone())
+    if arch.prefix != "model." and "vision_config" not in config:
+        reasons.append((f"{arch.model_type} without its vision_config: transformers can't load it.", ""))
+    if config.get("quantization_config") and importlib.util.find_spec("accelerate") is None:
+        reasons.append(("transformers reads FP8 with accelerate, which isn't installed.", "`pip install accelerate`."))
+    sizes = {"heads": arch.heads, "kv heads": arch.kv_heads, "experts' width": arch.moe_ffn, "shared width": arch.shared_ffn}
+    if arch.dense_layers or not arch.experts:
+        sizes["MLP width"] = arch.ffn
+    split = [f"{size} {name}" for name, size in sizes.items() if size % tp]
+    if split:
+        reasons.append((f"{', '.join(split)} can't be split by tp={tp}.", "Lower --tp."))
+    if stored is not None:
+        asked = build_mapping(RULES[arch.family], arch, Layout(padded_vocab(arch.vocab), stacked=not arch.dense_layers)).stored
+        absent = [name for name in asked if name not in stored]
+        if absent:
+            reasons.append((f"It is stored in another layout than is loaded here: there is no {absent[0]}.", ""))
     if reasons:
-        raise Findings("--verify=logits can't build the model; use --verify=bitwise.", reasons)
-    if arch.heads % tp or arch.kv_heads % tp or arch.ffn % tp:
-        raise UserError(
-            f"{arch.kv_heads} kv heads, {arch.heads} heads and MLP {arch.ffn} can't be split by tp={tp}.", "Lower --tp."
-        )
+        raise Findings(f"--verify=logits can't compare {arch.model_type} here; --verify=bitwise can.", reasons)
 
 
 def check_memory(arch: Architecture) -> None:
@@ -76,28 +101,53 @@ def check_memory(arch: Architecture) -> None:
         )
 
 
-def compare_logits(hf: Path, torch_dist: Path, tp: int = 1, texts: Sequence[str] = TEXTS) -> LogitsReport:
+def compare_logits(
+    hf: Path, torch_dist: Path, tp: int = 1, *, made: Literal["hf", "torch_dist"], texts: Sequence[str] = TEXTS
+) -> LogitsReport:
     """Logits of all texts from both sides. hf holds config, tokenizer and weights; torch_dist is the folder with .metadata.
 
-    Raises UserError for what can't be built, and when a rank ends with an error.
+    made is the side that a conversion wrote: where it wrote one dtype, both sides' weights are rounded to it first. Raises
+    UserError for what can't be built, and when a rank ends with an error.
     """
     started = time.monotonic()
     arch = architecture_from_hf(hf)
-    check_buildable(arch, tp)
+    reader = TorchDistReader(torch_dist)
+    check_comparable(hf, arch, tp, reader.contents.tensors)
     check_memory(arch)
+    dtype = _written(reader, open_hf(hf), arch, made)
     ids = _token_ids(hf, arch, texts)
     with tempfile.TemporaryDirectory(prefix="openclaw-logits-") as place:
         work = Path(place)
         (work / "job.json").write_text(
-            json.dumps({"hf": str(hf.absolute()), "torch_dist": str(torch_dist.absolute()), "ids": ids})
+            json.dumps({"hf": str(hf.absolute()), "torch_dist": str(torch_dist.absolute()), "ids": ids, "dtype": dtype})
         )
         _run_ranks(work, tp)
         ours = [
             torch.cat(shards, dim=-1)[:, : arch.vocab] for shards in zip(*(_load(work, rank) for rank in range(tp)), strict=True)
         ]
-    theirs = _transformers(hf, ids)
+    theirs = _transformers(hf, ids, dtype)
     found = tuple(_compared(text, a, b) for text, a, b in zip(texts, ours, theirs, strict=True))
     return LogitsReport(tp, found, time.monotonic() - started)
+
+
+def _written(stored: TorchDistReader, hf: HfReader, arch: Architecture, made: str) -> str | None:
+    """The dtype of all weights that were written; None where there are several: then none was cast."""
+    if made == "torch_dist":
+        found = {stored.contents.tensors[name].dtype for name in model_tensors(stored.contents.tensors)}
+    else:
+        carried = set(carried_names(hf.entries, arch))
+        found = {entry.dtype for name, entry in hf.entries.items() if name not in carried}
+    return str(found.pop()).removeprefix("torch.") if len(found) == 1 else None
+
+
+@torch.no_grad()
+def round_to(model: torch.nn.Module, dtype: str | None) -> None:
+    """Rounds all that a checkpoint of the model holds to what dtype can hold, in place; None leaves it."""
+    if dtype is None:
+        return
+    for value in model.state_dict().values():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            value.copy_(value.to(getattr(torch, dtype)))
 
 
 def _compared(text: str, ours: torch.Tensor, theirs: torch.Tensor) -> TextLogits:
@@ -153,10 +203,12 @@ def _load(work: Path, rank: int) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def _transformers(hf: Path, ids: list[list[int]]) -> list[torch.Tensor]:
-    from transformers import AutoModelForCausalLM
+def _transformers(hf: Path, ids: list[list[int]], dtype: str | None) -> list[torch.Tensor]:
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(hf, dtype=torch.float32, local_files_only=True, trust_remote_code=False).eval()
-    return [model(torch.tensor([one])).logits[0, :-1] for one in ids]
+    loader = AutoModelForImageTextToText if "vision_config" in read_config(hf) else AutoModelForCausalLM
+    model = loader.from_pretrained(hf, dtype=torch.float32, local_files_only=True, trust_remote_code=False).eval()
+    round_to(model, dtype)
+    return [model(input_ids=torch.tensor([one])).logits[0, :-1] for one in ids]

@@ -15,7 +15,8 @@ from openclaw_core.models.buildable import trained
 class Support:
     """One model type: how many rules of which kinds map it, and what the tests have shown (see families/verified.py).
 
-    logits: --verify=logits can build it; trained: the trainer builds it; carried: tensors copied beside the text tower.
+    logits: the tensor-parallel size at which the tests ran --verify=logits on it; trained: the trainer builds it; carried:
+    tensors copied beside the text tower.
     """
 
     model_type: str
@@ -24,7 +25,7 @@ class Support:
     kinds: dict[str, int]
     loaded: tuple[str, ...]
     saved: tuple[str, ...]
-    logits: bool
+    logits: str
     trained: bool
     carried: tuple[str, ...]
 
@@ -35,7 +36,6 @@ def supported() -> list[Support]:
     for model_type, verified in VERIFIED.items():
         family = FAMILIES[model_type]
         kinds = Counter(rule.kind.title for rule in RULES[family])
-        builds = trained(model_type)
         found.append(
             Support(
                 model_type,
@@ -44,8 +44,8 @@ def supported() -> list[Support]:
                 dict(kinds),
                 verified.loaded,
                 verified.saved,
-                builds,
-                builds,
+                verified.compared,
+                trained(model_type),
                 CARRIED.get(model_type, ()),
             )
         )

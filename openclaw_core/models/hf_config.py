@@ -19,7 +19,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder} has no config.json.", "Point at a Hugging Face model folder.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} can't be read as JSON: {error}.", "Fetch the model again.") from None
     if not isinstance(config, dict):
         raise UserError(f"{path} doesn't hold a JSON object.", "Fetch the model again.")
@@ -132,8 +132,9 @@ def refuse_unsupported(text: dict[str, Any], family: str, problems: Problems) ->
     if activation != "silu":
         problems.append((f"hidden_act={activation!r}, but {family} models use silu.", "Check the config."))
     quantised = text.get("quantization_config") or {}
-    if quantised and not (quantised.get("quant_method") == "fp8" and quantised.get("weight_block_size")):
-        method = quantised.get("quant_method", "?")
+    facts = quantised if isinstance(quantised, dict) else {}
+    if quantised and not (facts.get("quant_method") == "fp8" and facts.get("weight_block_size")):
+        method = facts.get("quant_method", "?")
         problems.append((f"The weights are quantised ({method}).", "Use the bf16 release, or one in FP8 blocks."))
     partial = text.get("partial_rotary_factor", 1.0)
     if partial not in (None, 1, 1.0):

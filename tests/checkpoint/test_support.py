@@ -24,6 +24,8 @@ def test_the_registry_is_what_the_tests_run():
     families |= dict.fromkeys(configs, MOE_LAYOUTS)
     assert {name: one.loaded for name, one in VERIFIED.items()} == families
     assert {name: one.saved for name, one in VERIFIED.items()} == families
+    compared = runpy.run_path(str(HERE / "test_logits.py"))["COMPARED"]
+    assert {name: one.compared for name, one in VERIFIED.items()} == {name: f"TP {tp}" for name, (_, tp) in compared.items()}
     assert set(VERIFIED) == {name for name in FAMILIES if not name.endswith("_text")}
     assert set(runpy.run_path(str(HERE / "megatron_ranks.py"))["LAYOUTS"]) == {"one", "tp2", "pp2"}
     assert set(runpy.run_path(str(HERE / "moe_ranks.py"))["LAYOUTS"]) == {"one", "tp2", "pp2", "ep2"}

@@ -87,7 +87,8 @@ def test_a_nested_text_config_is_read():
 def test_the_outer_flag_of_a_tied_head_counts(outer, inner):
     config = {"model_type": "some_vl", "text_config": {**QWEN3_4B, "tie_word_embeddings": inner}, "tie_word_embeddings": outer}
     assert architecture_from_config(config, "x").tied is outer
-    said = f"tie_word_embeddings is {json.dumps(outer)} outside and {json.dumps(inner)} in text_config; the outer one counts and is written in both."
+    stated = f"is {json.dumps(outer)} outside and {json.dumps(inner)} in text_config"
+    said = f"tie_word_embeddings {stated}; the outer one counts and is written in both."
     assert tied_twice(config) == (None if outer == inner else said)
     del config["tie_word_embeddings"]
     assert (architecture_from_config(config, "x").tied, tied_twice(config)) == (inner, None)

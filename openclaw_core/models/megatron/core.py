@@ -31,7 +31,7 @@ with warnings.catch_warnings():
     from megatron.core.dist_checkpointing.validation import StrictHandling
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
     from megatron.core.optimizer import (
         OptimizerConfig,
         distrib_optimizer,
@@ -48,8 +48,9 @@ with warnings.catch_warnings():
         VocabParallelEmbedding,
         linear_with_grad_accumulation_and_async_allreduce,
     )
-    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer import MLATransformerConfig, TransformerConfig, multi_latent_attention
     from megatron.core.transformer.module import MegatronModule
+    from megatron.core.transformer.moe import moe_utils
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
@@ -59,6 +60,7 @@ __all__ = [
     "DistributedDataParallel",
     "DistributedDataParallelConfig",
     "GPTModel",
+    "MLATransformerConfig",
     "MegatronModule",
     "ModuleSpec",
     "OptimizerConfig",
@@ -74,12 +76,15 @@ __all__ = [
     "finalize_model_grads",
     "gather_from_sequence_parallel_region",
     "get_forward_backward_func",
+    "get_gpt_decoder_block_spec",
     "get_gpt_layer_local_spec",
     "get_megatron_optimizer",
     "get_num_layers_to_build",
     "get_standard_config_overrides",
     "linear_with_grad_accumulation_and_async_allreduce",
     "megatron_random",
+    "moe_utils",
+    "multi_latent_attention",
     "parallel_state",
     "tensor_parallel",
 ]

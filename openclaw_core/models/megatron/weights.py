@@ -14,7 +14,13 @@ from openclaw_core.checkpoint.sniff import sniff
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.megatron.bridge import load_with_bridge
 from openclaw_core.models.megatron.builder import PackedGPT
-from openclaw_core.models.megatron.core import CheckpointingException, StrictHandling, dist_checkpointing, parallel_state
+from openclaw_core.models.megatron.core import (
+    CheckpointingException,
+    GPTModel,
+    StrictHandling,
+    dist_checkpointing,
+    parallel_state,
+)
 from openclaw_core.models.megatron.hf_weights import hf_shapes, load_hf
 
 
@@ -46,6 +52,12 @@ def checked_reader(model: PackedGPT, folder: str | Path) -> HfReader:
 
 def load_torch_dist(model: PackedGPT, folder: Path) -> None:
     """As load_weights, from the folder that holds .metadata; optimizer state in it is left alone."""
+    load_state(model, folder)
+    _zero_padding(model)
+
+
+def load_state(model: GPTModel, folder: Path) -> None:
+    """Fills any model of megatron's from the folder that holds .metadata, padding included; raises as load_weights does."""
     sharded = model.sharded_state_dict()
     try:
         # In megatron's words "missing" is what was not asked for, "unexpected" what was asked for in vain.
@@ -60,9 +72,8 @@ def load_torch_dist(model: PackedGPT, folder: Path) -> None:
     ]
     if findings:
         raise Findings(f"{folder} isn't a checkpoint of this architecture.", findings)
-    names = dict(model.named_parameters())
+    names = {name for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     model.load_state_dict({name: tensor for name, tensor in state.items() if name in names}, strict=False)
-    _zero_padding(model)
 
 
 @torch.no_grad()
