@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from openclaw_core.checkpoint.manifest import sync
-from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, TRACKER
+from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, TEMPLATES_FOLDER, TRACKER
 from openclaw_core.errors import UsageError, UserError
 
 _MARKS = {".metadata", TRACKER, MANIFEST}
-_SUBFOLDERS = re.compile(r"release|hf|iter_\d+")
+_SUBFOLDERS = re.compile(rf"release|hf|iter_\d+|{TEMPLATES_FOLDER}")
 
 
 @contextmanager

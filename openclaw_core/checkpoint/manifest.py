@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openclaw_core.checkpoint.names import HF_FOLDER, MANIFEST
+from openclaw_core.checkpoint.names import HF_FOLDER, MANIFEST, TEMPLATES_FOLDER
 from openclaw_core.checkpoint.sniff import own_places
 from openclaw_core.errors import UserError
 
@@ -31,6 +31,7 @@ _COMPANIONS = (
     "NOTICE*",
     "USE_POLICY*",
     "*.py",
+    f"{TEMPLATES_FOLDER}/*",
 )
 
 
@@ -81,15 +82,23 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def companions(folder: Path) -> list[Path]:
-    """Files of a Hugging Face folder that belong to the weights: config, tokenizer, template, generation config."""
+    """Files of a Hugging Face folder that belong to the weights: config, tokenizer, templates, generation config."""
     return sorted(path for path in _named(folder) if path.is_file() and path.suffix not in (".safetensors", ".bin"))
 
 
 def check_companions(folder: Path) -> None:
-    """Raises UserError for a name of a file that is a folder, or a link to nothing: a copy would lose it in silence."""
-    broken = sorted(str(path) for path in _named(folder) if path.suffix and not path.is_file())
+    """Raises UserError for a name of a file that is a folder, or a link to nothing: a copy would lose it in silence; and for a
+    template that is a link to somewhere else: a copy would hold what never was a part of the model."""
+    templates = [*folder.glob(f"{TEMPLATES_FOLDER}/*")]
+    broken = sorted(str(path) for path in _named(folder) if (path.suffix or path in templates) and not path.is_file())
     if broken:
         raise UserError(f"{', '.join(broken)}: not a file, or a link to one that is gone.", "Fetch the model again.")
+    # The hub's cache keeps files in blobs/, beside snapshots/, and links to them.
+    home = folder.resolve()
+    home = home.parents[1] if home.parent.name == "snapshots" else home
+    astray = sorted(str(path) for path in templates if home not in path.resolve().parents)
+    if astray:
+        raise UserError(f"{', '.join(astray)}: a link out of {folder}.", "Put the file itself there, or remove the link.")
 
 
 def _named(folder: Path) -> set[Path]:
@@ -106,14 +115,16 @@ def copy_companions(source: Path, target: Path, edited: dict[str, str] | None = 
     target.mkdir(parents=True, exist_ok=True)
     hashes = {}
     for path in companions(source):
-        text = (edited or {}).get(path.name)
-        copy = target / path.name
+        name = path.relative_to(source).as_posix()
+        text = (edited or {}).get(name)
+        copy = target / name
         if text is None:
+            copy.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, copy)
             sync(copy)
         else:
             write_synced(copy, text)
-        hashes[path.name] = hash_file(copy)
+        hashes[name] = hash_file(copy)
     return hashes
 
 

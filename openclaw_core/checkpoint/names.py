@@ -5,6 +5,7 @@ from __future__ import annotations
 MANIFEST = "openclaw.json"
 HF_FOLDER = "hf"
 TRACKER = "latest_checkpointed_iteration.txt"
+TEMPLATES_FOLDER = "additional_chat_templates"
 CARRIED_FILE = "carried.safetensors"
 JOURNAL = "journal.jsonl"
 PARTIAL, OLD, LOCK = ".partial", ".old", ".lock"

@@ -21,6 +21,7 @@ from openclaw_core.checkpoint import sides
 from openclaw_core.checkpoint.convert import _fingerprint, convert, plan_conversion
 from openclaw_core.checkpoint.dist_writer import Part, write_folder
 from openclaw_core.checkpoint.manifest import carry, read_manifest
+from openclaw_core.checkpoint.recheck import recheck
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 from openclaw_core.errors import Findings, UsageError, UserError
 
@@ -105,6 +106,46 @@ def test_a_companion_that_would_be_lost_is_an_error_before_anything_is_written(m
     (source / "chat_template.jinja").symlink_to("gone")
     with pytest.raises(UserError, match=r"chat_template\.jinja, .*tokenizer\.json: not a file, or a link to one that is gone"):
         plan_conversion(source, tmp_path / "td")
+
+
+def test_named_chat_templates_are_carried(make_hf, tmp_path):
+    """transformers keeps them in a folder of their own."""
+    source = make_hf()
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
+    run(source, tmp_path / "td")
+    run(tmp_path / "td", tmp_path / "back")
+    name = "additional_chat_templates/tool_use.jinja"
+    for folder in (tmp_path / "td" / "hf", tmp_path / "back"):
+        assert (folder / name).read_text() == "{{ tools }}"
+    for folder in (tmp_path / "td", tmp_path / "back"):
+        assert read_manifest(folder).companions[name] == hashlib.sha256(b"{{ tools }}").hexdigest()
+        run(source if folder.name == "td" else tmp_path / "td", folder, overwrite=True)
+    (tmp_path / "back" / name).write_text("other")
+    assert recheck(tmp_path / "back").companions[name] is False
+    carry(tmp_path / "td", tmp_path / "step")
+    assert (tmp_path / "step" / "hf" / name).is_file()
+
+
+def test_named_chat_templates_are_files_of_the_model(make_hf, tmp_path):
+    (tmp_path / "secret").write_text("key")
+    source = make_hf("models/snapshots/1")
+    (source / "additional_chat_templates").mkdir()
+    template = source / "additional_chat_templates" / "rag.jinja"
+    template.symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=r"rag\.jinja: a link out of"):
+        plan_conversion(source, tmp_path / "td")
+    template.unlink()
+    (tmp_path / "models" / "blobs").mkdir()
+    (tmp_path / "models" / "blobs" / "0123").write_text("{{ rag }}")
+    template.symlink_to("../../../blobs/0123")
+    run(source, tmp_path / "td")
+    copy = tmp_path / "td" / "hf" / "additional_chat_templates" / "rag.jinja"
+    assert (copy.is_symlink(), copy.read_text()) == (False, "{{ rag }}")
+    template.unlink()
+    template.mkdir()
+    with pytest.raises(UserError, match=r"rag\.jinja: not a file"):
+        plan_conversion(source, tmp_path / "td2")
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("fp32", torch.float32), ("fp16", torch.float16)])
