@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from openclaw_core.models.architecture import Architecture
-from openclaw_core.teacher import model_checks, token_checks
+from openclaw_core.teacher import model_checks, probes, token_checks
 from openclaw_core.teacher.pair import Outcome, Pair, Side, State, Use, read_side
 
 
@@ -59,7 +59,8 @@ CHECKS: tuple[tuple[str, str, Callable[[Pair], Outcome]], ...] = (
     ("Teacher's checkpoint is whole", "tensors against its architecture, files against their index", model_checks.teacher_whole),
     ("One rope base per model", "config, carried config, manifest, megatron's arguments", model_checks.rope_base),
     ("Token ids mean the same bytes", "the bytes of every id that both tokenizers have", token_checks.token_ids),
-    ("Text is cut the same way", "merges, pre-tokenizer, normalizer", token_checks.cuts),
+    ("Text is cut the same way", "merges, pre-tokenizer, normalizer, settings, added tokens' flags", token_checks.cuts),
+    ("Probe texts become the same ids", f"the ids of {len(probes.TEXTS)} texts by either tokenizer", probes.probes),
     ("Special tokens", "ids that end a reply, special tokens of both", token_checks.special_tokens),
     ("Chat template", "the template's text", token_checks.chat_template),
     ("Every id has an embedding row", "largest token id, rows of the embedding", model_checks.embedding_rows),

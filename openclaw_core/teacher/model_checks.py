@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from openclaw_core.checkpoint.names import MANIFEST
 from openclaw_core.checkpoint.sniff import carried_config
-from openclaw_core.checkpoint.torch_dist import TorchDistReader
 from openclaw_core.checkpoint.verify import hash_tensors
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.architecture import Architecture, architecture_from_config, padded_vocab, read_config, rope_places
@@ -13,6 +12,8 @@ from openclaw_core.teacher.pair import Outcome, Pair, Side, ok, reader_of, skipp
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 LOSSY = {("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float16")}
+READS = ("folder", "config", "weights", "manifest", "arguments")
+"""What is read of a checkpoint; one cause may be found by several."""
 NO_ARCHITECTURE = "an architecture couldn't be read"
 
 
@@ -27,7 +28,7 @@ def teacher_whole(pair: Pair) -> Outcome:
 
 
 def _whole(side: Side, column: int) -> Outcome:
-    errors = [side.errors[name] for name in ("folder", "config", "weights", "manifest") if name in side.errors]
+    errors = list({str(side.errors[name]): side.errors[name] for name in READS if name in side.errors}.values())
     source = str(side.found.folder) if side.found else side.path
     count = f"{len(side.examined.mapping.hf)} tensors" if side.examined else "-"
     shown = (count, "") if column == 0 else ("", count)
@@ -88,15 +89,14 @@ def _rope_bases(side: Side) -> dict[str, float]:
     try:
         if side.config_folder is not None:
             places |= rope_places(read_config(side.config_folder))
-        if side.manifest is not None and "rope_theta" in side.manifest.architecture:
-            places["manifest"] = float(side.manifest.architecture["rope_theta"])
+        if side.manifest is not None and isinstance(stated := side.manifest.architecture.get("rope_theta"), int | float):
+            places["manifest"] = float(stated)
         if side.found is not None and side.found.kind == "torch_dist":
             carried = carried_config(side.found)
             if carried is not None and carried != side.config_folder:
                 places["carried config"] = architecture_from_config(read_config(carried), str(carried)).rope_theta
-            arguments = TorchDistReader(side.found.folder).common().get("args")
-            base = arguments.get("rotary_base") if isinstance(arguments, dict) else getattr(arguments, "rotary_base", None)
-            if base is not None:
+            base = side.arguments.get("rotary_base")
+            if isinstance(base, int | float):
                 places["megatron's arguments"] = float(base)
     except UserError:  # told by the check of the whole checkpoint
         return {}

@@ -39,7 +39,10 @@ class Use:
 
 @dataclass
 class Side:
-    """One model as found. What couldn't be read is None, with the reason in errors."""
+    """One model as found. What couldn't be read is None, with the reason in errors.
+
+    arguments are those that megatron left in a torch_dist; empty where it left none, and of a Hugging Face folder.
+    """
 
     role: str
     path: str
@@ -49,6 +52,7 @@ class Side:
     examined: Examined | None = None
     tokenizer: Tokenizer | None = None
     manifest: Manifest | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, UserError] = field(default_factory=dict)
 
     def source(self, *names: str) -> str:
@@ -99,6 +103,19 @@ def reader_of(found: Found) -> HfReader | TorchDistReader:
     return HfReader(found.folder) if found.kind == "hf" else TorchDistReader(found.folder)
 
 
+def _manifest(folder: Path) -> Manifest | None:
+    """The manifest, where its facts are of the kinds that the checks read."""
+    manifest = read_manifest(folder)
+    if manifest is not None and not all(isinstance(part, dict) for part in (manifest.architecture, *manifest.tensors.values())):
+        raise UserError(f"The manifest of {folder} doesn't hold what convert-ckpt writes.", "Convert again with --overwrite.")
+    return manifest
+
+
+def _arguments(folder: Path) -> dict[str, Any]:
+    found = TorchDistReader(folder).common().get("args")
+    return found if isinstance(found, dict) else vars(found) if hasattr(found, "__dict__") else {}
+
+
 def read_side(role: str, path: str, hf: str | None = None) -> Side:
     """Everything of one model that the checks read: headers and JSON, no weights."""
     side = Side(role, path)
@@ -108,20 +125,24 @@ def read_side(role: str, path: str, hf: str | None = None) -> Side:
             return read()
         except UserError as error:
             side.errors[name] = error
-            return None
+        except Exception as error:  # damaged files make their parsers raise whatever comes
+            what = f"The {role}'s {name} can't be read: {type(error).__name__} {str(error).partition(chr(10))[0]:.200}"
+            side.errors[name] = UserError(f"{what.rstrip('. ')}.", "Fetch, convert or save the checkpoint again.")
+        return None
 
     side.found = found = attempt("folder", lambda: sniff(path))
     if found is None:
         return side
-    carried = carried_config(found)
-    side.config_folder = Path(hf) if hf else carried
+    side.config_folder = Path(hf) if hf else attempt("config", lambda: carried_config(found))
     arch = side.architecture = attempt(
         "config", lambda: architecture_from_hf(side.config_folder) if side.config_folder else architecture_from_torch_dist(path)
     )
-    side.manifest = attempt("manifest", lambda: read_manifest(found.folder))
+    side.manifest = attempt("manifest", lambda: _manifest(found.folder))
     if side.config_folder is not None:
         folder = side.config_folder
         side.tokenizer = attempt("tokenizer", lambda: read_tokenizer(folder))
+    if found.kind == "torch_dist":
+        side.arguments = attempt("arguments", lambda: _arguments(found.folder)) or {}
     if arch is not None:
         examine = (
             (lambda: examine_hf(HfReader(found.folder), arch))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from openclaw_core.errors import UserError
 from openclaw_core.teacher.pair import Outcome, Pair, ok, skipped
 from openclaw_core.teacher.tokens import Tokenizer
@@ -41,15 +43,39 @@ def _unreadable(errors: list[UserError]) -> Outcome:
 
 
 def cuts(pair: Pair) -> Outcome:
-    """Merges, pre-tokenizer and normalizer decide how text becomes ids."""
+    """Merges, pre-tokenizer, normalizer, the model's settings and the added tokens' flags decide how text becomes ids."""
     a, b = pair.student.tokenizer, pair.teacher.tokenizer
     if a is None or b is None:
         return skipped(UNREAD)
-    source = pair.source("tokenizer.json")
-    if a.splits == b.splits:
-        return ok(("same", "same"), source)
-    finding = "They differ: the teacher reads ids cut in a way it wasn't trained on."
-    return Outcome("warning", ("own", "own"), source, finding, "Prefer a teacher of the same release.")
+    source, shown = pair.source("tokenizer.json"), (f"{len(a.merges):,} merges", f"{len(b.merges):,} merges")
+    found = [_merges(a.merges, b.merges), _flags(a.flags, b.flags)]
+    found += [f"The {name} differ." for name in a.rules if a.rules[name] != b.rules[name]]
+    if not any(found):
+        return ok(shown, source)
+    finding = f"{' '.join(filter(None, found))} The teacher reads ids that may be cut in a way it wasn't trained on."
+    return Outcome(
+        "warning", shown, source, finding, "Prefer a teacher of the same release; the next check says what it comes to."
+    )
+
+
+def _merges(a: Sequence[str], b: Sequence[str]) -> str:
+    """Merges that one side lacks, else the first that has another rank."""
+    alone = [(role, sorted(set(own) - set(other))) for role, own, other in (("student", a, b), ("teacher", b, a))]
+    told = [
+        f"Only the {role} has {len(merges):,} merges ({merges[0]!r}{', ...' if merges[1:] else ''})."
+        for role, merges in alone
+        if merges
+    ]
+    if told or a == b:
+        return " ".join(told)
+    rank = next((place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return f"The merges have another order, from the {rank + 1:,}. on."
+
+
+def _flags(a: dict[str, tuple[bool, ...]], b: dict[str, tuple[bool, ...]]) -> str:
+    """Added tokens of both that are found in a text in another way."""
+    other = sorted(token for token in a.keys() & b.keys() if a[token] != b[token])
+    return f"{len(other)} added tokens are matched in another way ({other[0]!r}{', ...' if other[1:] else ''})." if other else ""
 
 
 def special_tokens(pair: Pair) -> Outcome:

@@ -15,17 +15,32 @@ from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 from openclaw_core.teacher.compat import CHECKS, validate
 from openclaw_core.teacher.pair import Use
+from openclaw_core.teacher.probes import TEXTS
 from openclaw_core.teacher.tokens import read_tokenizer
 
 tools = runpy.run_path(str(Path(__file__).parents[1] / "checkpoint" / "conftest.py"))
-TITLES = [title for title, _, _ in CHECKS]
+PROBES = "Probe texts become the same ids"
+MERGES = [["t", "h"], ["th", "e"], ["o", "w"], ["l", "ow"], ["i", "n"]]
+FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+
+
+def tokenizer(path: Path) -> None:
+    """In place of the folder's bare vocabulary one that the library loads: characters, merges of them, and more to fill it."""
+    value = json.loads(path.read_text())
+    words = [chr(code) for code in range(33, 127)] + ["".join(pair) for pair in MERGES]
+    words += [f"t{number}" for number in range(100, 290 - len(words))]
+    value["model"] = {"type": "BPE", "vocab": {word: number for number, word in enumerate(words)}, "merges": MERGES}
+    value["added_tokens"] = [{**FLAGS, **token} for token in value["added_tokens"]]
+    path.write_text(json.dumps({"version": "1.0", **value}))
 
 
 @pytest.fixture
 def make(tmp_path):
     def made(name: str, family: str = "qwen3", **changes) -> Path:
         cfg = tools["config"](family, **changes)
-        return tools["write_folder"](tmp_path / name, cfg, tools["weights"](cfg))
+        folder = tools["write_folder"](tmp_path / name, cfg, tools["weights"](cfg))
+        tokenizer(folder / "tokenizer.json")
+        return folder
 
     return made
 
@@ -40,10 +55,15 @@ def states(report) -> dict[str, str]:
     return {check.title: check.state for check in report.checks}
 
 
-def only(report, title: str, state: str):
-    """The one check that isn't ok."""
-    assert {name: found for name, found in states(report).items() if found not in ("ok", "skipped")} == {title: state}
+def of(report, title: str):
     return next(check for check in report.checks if check.title == title)
+
+
+def only(report, title: str, state: str, *beside: str):
+    """The one check that isn't ok; those of the titles beside warn with it."""
+    found = {name: found for name, found in states(report).items() if found not in ("ok", "skipped")}
+    assert found == {title: state, **dict.fromkeys(beside, "warning")}
+    return of(report, title)
 
 
 def test_a_fit_pair_of_different_sizes(make):
@@ -94,27 +114,68 @@ def test_other_bytes_under_one_id(make):
 
     def swap(value):
         vocab = value["model"]["vocab"]
-        vocab["t7"], vocab["t8"] = vocab["t8"], vocab["t7"]
+        vocab["t107"], vocab["t108"] = vocab["t108"], vocab["t107"]
 
     edit(teacher / "tokenizer.json", swap)
     check = only(validate(str(student), str(teacher)), "Token ids mean the same bytes", "problem")
-    assert "2 ids differ (7: b't7' and b't8', 8: b't8' and b't7')" in check.finding
+    assert "2 ids differ (106: b't107' and b't108', 107: b't108' and b't107')" in check.finding
 
 
 def test_ids_of_one_side_alone_are_a_warning(make):
     student, teacher = make("s"), make("t")
     edit(
         student / "tokenizer.json",
-        lambda value: value["added_tokens"].append({"id": 195, "content": "<think>", "special": False}),
+        lambda value: value["added_tokens"].append({**FLAGS, "id": 192, "content": "<think>", "special": False}),
     )
-    check = only(validate(str(student), str(teacher)), "Token ids mean the same bytes", "warning")
+    check = only(validate(str(student), str(teacher)), "Token ids mean the same bytes", "warning", PROBES)
     assert "Only the student has 1 ids ('<think>')" in check.finding
 
 
-def test_another_way_to_cut(make):
+@pytest.mark.parametrize(
+    ("change", "said", "matters"),
+    [
+        (lambda value: value["model"]["merges"].pop(1), "Only the student has 1 merges ('th e').", True),
+        (lambda value: value["model"]["merges"].reverse(), "The merges have another order, from the 1. on.", False),
+        (lambda value: value["model"].update(fuse_unk=True), "The models' settings differ.", False),
+        (lambda value: value.update(normalizer={"type": "Lowercase"}), "The normalizers differ.", True),
+        (lambda value: value.update(pre_tokenizer={"type": "Whitespace"}), "The pre-tokenizers differ.", False),
+        (
+            lambda value: value["added_tokens"][0].update(single_word=True),
+            "1 added tokens are matched in another way ('<|im_start|>').",
+            True,
+        ),
+    ],
+)
+def test_another_way_to_cut(make, change, said, matters):
     student, teacher = make("s"), make("t")
-    edit(teacher / "tokenizer.json", lambda value: value["model"].update(merges=["t 1"]))
-    only(validate(str(student), str(teacher)), "Text is cut the same way", "warning")
+    edit(teacher / "tokenizer.json", change)
+    check = only(validate(str(student), str(teacher)), "Text is cut the same way", "warning", *[PROBES] * matters)
+    assert said in check.finding
+
+
+def test_probe_texts_show_the_first_place_that_differs(make):
+    student, teacher = make("s"), make("t")
+    edit(teacher / "tokenizer.json", lambda value: value["model"]["merges"].pop(1))
+    check = of(validate(str(student), str(teacher)), PROBES)
+    ids = json.loads((student / "tokenizer.json").read_text())["model"]["vocab"]
+    texts = [text for text in TEXTS if "the" in text]
+    assert f"{len(texts)} of {len(TEXTS)} texts become other ids, the first 'The quick brown fox" in check.finding
+    whole, cut = [ids[word] for word in ("the", "l", "a", "z")], [ids[word] for word in ("th", "e", "l", "a")]
+    assert f"on {whole} and {cut}." in check.finding
+
+
+def test_merges_are_the_same_in_either_form(make):
+    student, teacher = make("s"), make("t")
+    edit(teacher / "tokenizer.json", lambda value: value["model"].update(merges=[" ".join(pair) for pair in MERGES]))
+    assert not validate(str(student), str(teacher)).warnings
+
+
+def test_a_tokenizer_that_the_library_cannot_load(make):
+    student, teacher = make("s"), make("t")
+    for place, state in ((teacher, "warning"), (student, "problem")):
+        edit(place / "tokenizer.json", lambda value: value["added_tokens"][0].pop("lstrip"))
+        check = only(validate(str(student), str(teacher)), PROBES, state)
+        assert f"{place}/tokenizer.json can't be loaded by the tokenizers library: missing field" in check.finding
 
 
 @pytest.mark.parametrize(
@@ -199,6 +260,65 @@ def test_unreadable_tokenizers_and_configs_are_findings(make):
     report = validate(str(student), str(teacher))
     assert "model type None isn't supported" in report.problems[0].finding
     assert {fact.teacher for fact in report.facts} == {"?"}
+
+
+DEEP = b'{"a":' + b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.json", DEEP, "config.json can't be read as JSON: maximum recursion depth"),
+        ("config.json", {"quantization_config": True}, "The weights are quantised (?)"),
+        ("tokenizer.json", DEEP, "tokenizer.json can't be read as JSON: maximum recursion depth"),
+        ("tokenizer.json", {"model": {"vocab": {"a": None}}}, "tokenizer.json isn't a tokenizer: None is no id"),
+        ("tokenizer.json", {"added_tokens": [{"id": -1, "content": "x"}]}, "tokenizer.json isn't a tokenizer: -1 is no id"),
+        ("tokenizer_config.json", {"chat_template": [1]}, "The student has no chat template"),
+        ("tokenizer_config.json", {"chat_template": {"a": "b"}}, "chat_template is {'a': 'b'}, not a text"),
+        ("tokenizer_config.json", {"eos_token": {"content": 3}}, "eos_token is 3, not a text"),
+        ("generation_config.json", {"eos_token_id": "x"}, "generation_config.json: eos_token_id is 'x', not an id or a list"),
+        ("generation_config.json", {"eos_token_id": [{}]}, "eos_token_id is [{}], not an id or a list of ids"),
+        ("chat_template.jinja", b"\xff\xfe", "chat_template.jinja can't be read: 'utf-8' codec"),
+        ("model.safetensors", b"\x10" + bytes(7) + b"[" * 16, "model.safetensors"),
+    ],
+)
+def test_files_that_hold_anything_are_findings(make, name, content, said):
+    student, teacher = make("s"), make("t")
+    if isinstance(content, bytes):
+        (student / name).write_bytes(content)
+    else:
+        edit(student / name, lambda value: value.update(content))
+    report = validate(str(student), str(teacher))
+    assert said in " ".join(check.finding for check in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("openclaw.json", {"architecture": [1]}, "doesn't hold what convert-ckpt writes"),
+        ("openclaw.json", {"tensors": {"a": 3}}, "doesn't hold what convert-ckpt writes"),
+        ("latest_checkpointed_iteration.txt", "²".encode(), ""),
+        ("latest_checkpointed_iteration.txt", b"9" * 30, "which isn't there completely"),
+        ("latest_checkpointed_iteration.txt", None, ""),
+        ("release/common.pt", b"junk", "common.pt can't be read safely"),
+        ("release/.metadata", b"\x80\x04\x8c\x02\xff\xfe.", "can't be read"),
+        ("release/__0_1.distcp", None, "half-written: __0_1.distcp is missing"),
+    ],
+)
+def test_a_torch_dist_that_holds_anything_is_a_finding(make, tmp_path, name, content, said):
+    student = make("s")
+    convert(plan_conversion(student, tmp_path / "td"))
+    path = tmp_path / "td" / name
+    if isinstance(content, dict):
+        edit(path, lambda value: value.update(content))
+    else:
+        path.unlink()
+        path.write_bytes(content) if content is not None else path.mkdir()
+    [problem] = validate(str(student), str(tmp_path / "td")).problems
+    assert problem.title == "Teacher's checkpoint is whole"
+    assert said in problem.finding
+    assert problem.finding.count(problem.finding[:60]) == 1, "one cause, told once"
+    assert problem.remedy
 
 
 def test_byte_level_tokens_are_bytes(make):
