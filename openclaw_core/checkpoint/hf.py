@@ -7,7 +7,6 @@ import json
 import math
 import mmap
 import os
-import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from pathlib import Path
 
 import torch
 
+from openclaw_core.checkpoint.weight_files import INDEX, SINGLE, read_index, weight_files
 from openclaw_core.errors import Findings, UserError
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 MAX_FILE_BYTES = 5 * 10**9
 _DTYPES = {
     "F64": torch.float64,
@@ -35,7 +33,6 @@ _DTYPES = {
     "F8_E5M2": torch.float8_e5m2,
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_PICKLES = re.compile(r"(pytorch_model.*\.bin|model.*\.(pt|pth|bin)|.*\.ckpt|consolidated.*\.pth)(\.index\.json)?$")
 
 
 @dataclass(frozen=True)
@@ -91,45 +88,6 @@ def map_tensor(path: Path, start: int, stop: int, dtype: torch.dtype, shape: tup
     return torch.frombuffer(region, dtype=dtype, offset=start - page).reshape(shape)
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that hold a folder's weights.
-
-    Raises UserError when there are none, only pickles, two sets of weights, or files missing that the index names.
-    """
-    found = sorted(path.name for path in folder.glob("*.safetensors"))
-    pickles = sorted(path.name for path in folder.iterdir() if _PICKLES.match(path.name))
-    if not found:
-        if pickles:
-            raise UserError(
-                f"{folder} holds its weights as pickle ({pickles[0]}), which can run code when read.",
-                "Take the release's safetensors, or load it where you trust it and save_pretrained() it as safetensors.",
-            )
-        raise UserError(f"{folder} holds no *.safetensors weights.", "Fetch the model's weights into it.")
-    if pickles:
-        raise UserError(
-            f"{folder} holds two sets of weights: {pickles[0]} and {found[0]}.",
-            f"Remove {pickles[0]} (or move the folder's safetensors away).",
-        )
-    index = folder / INDEX
-    if not index.is_file():
-        if len(found) > 1:
-            raise UserError(
-                f"{folder} holds {len(found)} safetensors files ({', '.join(found[:3])}, ...) but no {INDEX}.",
-                "Fetch the index too.",
-            )
-        return [folder / found[0]]
-    named = sorted(set(_index(index).values()))
-    missing = [name for name in named if name not in found]
-    extra = [name for name in found if name not in named]
-    if missing:
-        raise UserError(
-            f"{folder} is incomplete: {INDEX} names {', '.join(missing)}, which isn't there.", "Fetch the model again."
-        )
-    if extra:
-        raise UserError(f"{folder} holds two sets of weights: {INDEX} doesn't name {', '.join(extra)}.", "Keep one set.")
-    return [folder / name for name in named]
-
-
 def read_header(path: Path) -> dict[str, Entry]:
     """The tensors of a safetensors file. Raises UserError when its bytes don't add up (truncated or damaged)."""
     size = path.stat().st_size
@@ -157,21 +115,11 @@ def read_header(path: Path) -> dict[str, Entry]:
     return entries
 
 
-def _index(path: Path) -> dict[str, str]:
-    try:
-        weights = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        if not all(isinstance(file, str) and "/" not in file for file in weights.values()):
-            raise ValueError("weight_map must name files of the same folder")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} can't be read: {error}.", "Fetch the model again.") from None
-    return weights
-
-
 def _check_index(folder: Path, entries: dict[str, Entry]) -> None:
     path = folder / INDEX
     if not path.is_file():
         return
-    weights = _index(path)
+    weights = read_index(path)
     problems = [
         (f"{name} is listed for {file} but isn't there.", "")
         for name, file in weights.items()

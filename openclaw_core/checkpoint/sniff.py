@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from openclaw_core.checkpoint.names import HF_FOLDER, OLD, PARTIAL, TRACKER
+from openclaw_core.checkpoint.weight_files import INDEX, SAFE_WAY, pickled
 from openclaw_core.errors import UserError
 from openclaw_core.files import expanded
 
@@ -54,7 +55,7 @@ def _from_folder(root: Path) -> Found:
         return Found("torch_dist", root, root)
     if TRACKER in names:
         return Found("torch_dist", root, _tracked(root))
-    weights = any(name.endswith((".safetensors", ".bin", ".pth")) or name == "model.safetensors.index.json" for name in names)
+    weights = pickled(names) or any(name.endswith(".safetensors") or name == INDEX for name in names)
     if "config.json" in names and weights:
         return Found("hf", root, root)
     raise UserError(f"{root} holds no checkpoint: {_describe(root, names)}", "")
@@ -71,6 +72,9 @@ def _describe(root: Path, names: set[str]) -> str:
         return "it holds GGUF files. Use the model's safetensors release."
     if any(name.startswith("iter_") for name in names):
         return f"it has iter_* folders but no {TRACKER}. Name one of them."
+    pickles = pickled(names)
+    if pickles:
+        return f"its weights are pickle ({pickles[0]}), which can run code when read. {SAFE_WAY}"
     if "config.json" in names or "tokenizer.json" in names:
         return "it has a config or tokenizer but no weights. Fetch the *.safetensors files too."
     if any(name.endswith(".safetensors") for name in names):
