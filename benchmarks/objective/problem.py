@@ -13,7 +13,7 @@ from openclaw_core.loss.needs import needs
 from openclaw_core.loss.rows import Rows
 from openclaw_core.loss.targets import Targets, build_targets
 from openclaw_core.loss.teacher_rows import TeacherRows
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 SAMPLES = 16
 CANDIDATES = 3

@@ -18,7 +18,7 @@ from openclaw_core.loss import kernels
 from openclaw_core.loss.fused_linear import linear_objective
 from openclaw_core.loss.logprobs import gather_logprobs, row_stats
 from openclaw_core.loss.objective import objective, objective_of_logprobs
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 OURS, PUBLISHED, FLOOR = "this package", "published schedule", "floor"
 CELL = "this package, cell "

@@ -13,7 +13,7 @@ from openclaw_core.loss.rows import Rows
 from openclaw_core.loss.surrogate import Surrogate
 from openclaw_core.loss.targets import Targets
 from openclaw_core.loss.terms import Terms
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 # Places of a support that the kernel takes.
 MOST_PLACES = 128

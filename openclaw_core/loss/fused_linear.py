@@ -18,7 +18,7 @@ from openclaw_core.loss.fused import FusedRows, fusable
 from openclaw_core.loss.objective import Objective, in_kernel, objective, objective_of_fused
 from openclaw_core.loss.rows import Rows
 from openclaw_core.loss.targets import Targets
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 # Bytes of a chunk's logits: large enough for full-speed matmuls, few enough chunks to add up d W, under 1 GiB.
 CHUNK_BYTES = 896 << 20

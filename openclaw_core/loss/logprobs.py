@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 
 from openclaw_core.loss import kernels
 from openclaw_core.loss.topk import local_topk, merge
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 # Elements of a chunk: a CPU chunk stays in cache, a CUDA chunk of float32 takes 16 MiB.
 CHUNK = {"cpu": 1 << 18, "cuda": 1 << 22}

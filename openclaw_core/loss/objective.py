@@ -19,7 +19,7 @@ from openclaw_core.loss.surrogate import LOG_RATIO_BOUND, surrogate
 from openclaw_core.loss.targets import Targets
 from openclaw_core.loss.tensors import with_rest
 from openclaw_core.loss.terms import Terms
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def _taught_by_itself(model: PackedGPT, pack: Pack, rows: torch.Tensor, vocab: i
     import torch
 
     from openclaw_core.config.schema import Loss
-    from openclaw_core.loss.logprobs import VocabShard, row_stats
+    from openclaw_core.loss.logprobs import row_stats
     from openclaw_core.loss.needs import needs
     from openclaw_core.loss.objective import objective
     from openclaw_core.loss.rows import pack_rows
@@ -200,8 +200,7 @@ def _taught_by_itself(model: PackedGPT, pack: Pack, rows: torch.Tensor, vocab: i
     hints = (Candidate(prompt, Hint("none at all")),) * 2
     sample = Sample("s", "t", SampleKind.OPD, 0.0, prompt, response, (0.0,) * len(response), (1,) * len(response), hints, 0)
     batch = pack_rows([sample], cfg, real_vocab=vocab, device=rows.device)
-    columns = model.columns
-    shard = VocabShard(columns.start, columns.size, columns.real, columns.group)
+    shard = model.columns
     logits = model.logits(rows).detach()
     own = row_stats(logits, shard, sampled_ids=batch.response_ids, temperature=cfg.temperature, k=cfg.k)
     native = score_rows(model, rows, k=cfg.k, temperature=cfg.temperature, vocab=vocab)

@@ -26,7 +26,6 @@ from openclaw_core.loss.objective import objective
 from openclaw_core.loss.rows import check_batch
 from openclaw_core.loss.targets import build_targets
 from openclaw_core.loss.teacher_rows import pack_teacher
-from openclaw_core.loss.vocab import VocabShard
 from openclaw_core.models.architecture import Architecture
 from openclaw_core.models.megatron import parallel
 from openclaw_core.models.megatron.builder import DTYPES, PackedGPT, build_model
@@ -78,8 +77,7 @@ class Trainer:
             load_weights(self.reference, source, train.loader)
         self.ddp = distribute(self.model)
         self.optimizer = make_optimizer(self.ddp, optimizer, dtype)
-        columns = self.model.columns
-        self.shard = VocabShard(columns.start, columns.size, columns.real, columns.group)
+        self.shard = self.model.columns
         self._first_of_context = parallel_state.get_context_parallel_rank() == 0
         self._prepared: tuple[tuple[str, ...], list[MicroBatch]] | None = None
 
@@ -243,7 +241,7 @@ class Trainer:
         self._run(batches, scores, forward_only=True)
 
     def _stats(self, batch: MicroBatch, rows: torch.Tensor) -> RowStats:
-        chunks = row_chunks(rows, self.model.columns)
+        chunks = row_chunks(rows, self.shard)
         return concat_stats([self._row_stats(batch, self.model.logits(rows[part]), part) for part in chunks])
 
     def _row_stats(self, batch: MicroBatch, logits: torch.Tensor, part: slice) -> RowStats:

@@ -20,8 +20,8 @@ from openclaw_core.loss.needs import needs  # noqa: E402
 from openclaw_core.loss.rows import pack_rows  # noqa: E402
 from openclaw_core.loss.targets import build_targets  # noqa: E402
 from openclaw_core.loss.teacher_rows import pack_teacher  # noqa: E402
-from openclaw_core.loss.vocab import VocabShard  # noqa: E402
 from openclaw_core.types import Candidate, Hint, Sample, SampleKind, TeacherScores, TopK  # noqa: E402
+from openclaw_core.vocab import VocabShard  # noqa: E402
 
 VOCAB, LENGTHS, COUNTS = 23, (5, 7, 4), (3, 1, 2)
 KINDS = (SampleKind.OPD_RL, SampleKind.RL, SampleKind.OPD)

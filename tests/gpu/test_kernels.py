@@ -18,7 +18,7 @@ from openclaw_core.loss.fused_linear import linear_objective
 from openclaw_core.loss.logprobs import gather_with_entropy, row_stats
 from openclaw_core.loss.objective import objective
 from openclaw_core.loss.tensors import map_tensors
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

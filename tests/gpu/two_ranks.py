@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from openclaw_core.config.schema import Loss, Train
 from openclaw_core.loss.logprobs import row_stats
-from openclaw_core.loss.vocab import VocabShard
 from openclaw_core.models.architecture import architecture_from_hf
 from openclaw_core.models.megatron.parallel import ParallelSizes, Rendezvous, host
 from openclaw_core.run.trainer import Trainer
+from openclaw_core.vocab import VocabShard
 
 TESTS = Path(__file__).parents[1]
 cases = runpy.run_path(str(TESTS / "loss" / "cases.py"))

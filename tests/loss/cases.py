@@ -18,8 +18,8 @@ from openclaw_core.loss.rows import pack_rows
 from openclaw_core.loss.targets import build_targets
 from openclaw_core.loss.teacher_rows import pack_teacher
 from openclaw_core.loss.tensors import map_tensors
-from openclaw_core.loss.vocab import VocabShard
 from openclaw_core.types import Candidate, Sample, SampleKind, TeacherScores, TopK
+from openclaw_core.vocab import VocabShard
 
 GOLDEN = Path(__file__).with_name("golden")
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.json"))

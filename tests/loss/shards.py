@@ -13,7 +13,7 @@ import torch.distributed as dist
 from openclaw_core.config.schema import Loss
 from openclaw_core.loss.logprobs import gather_logprobs, row_stats
 from openclaw_core.loss.selection import RULES as REGISTERED
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 RULES = REGISTERED.names()
 cases = runpy.run_path(str(Path(__file__).with_name("cases.py")))

@@ -10,7 +10,7 @@ from openclaw_core.config.schema import Loss
 from openclaw_core.loss import fused_linear
 from openclaw_core.loss.fused_linear import linear_objective
 from openclaw_core.loss.objective import objective
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 cases = runpy.run_path(str(Path(__file__).with_name("cases.py")))
 V, PADDED, H = 23, 26, 6

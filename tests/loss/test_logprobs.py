@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from openclaw_core.loss import logprobs
 from openclaw_core.loss.logprobs import gather_logprobs, gather_with_entropy, row_stats
-from openclaw_core.loss.vocab import VocabShard
+from openclaw_core.vocab import VocabShard
 
 N, V = 13, 57
 WHOLE = VocabShard.whole(V)

@@ -20,8 +20,8 @@ from openclaw_core.loss.objective import Objective, objective
 from openclaw_core.loss.rows import pack_rows
 from openclaw_core.loss.targets import build_targets
 from openclaw_core.loss.teacher_rows import pack_teacher
-from openclaw_core.loss.vocab import VocabShard
 from openclaw_core.run.saved import check_complete
+from openclaw_core.vocab import VocabShard
 
 TESTS = Path(__file__).parents[1]
 launch = runpy.run_path(str(TESTS / "worlds.py"))["launch"]

@@ -15,8 +15,8 @@ from openclaw_core.loss.objective import objective
 from openclaw_core.loss.rows import Rows
 from openclaw_core.loss.targets import OpdTargets, Targets
 from openclaw_core.loss.tensors import masked_softmax
-from openclaw_core.loss.vocab import VocabShard
 from openclaw_core.trial import agrees
+from openclaw_core.vocab import VocabShard
 
 COUNT, PLACES, VOCAB, PADDED = 6, 4, 20_001, 20_032
 EVERYTHING = Loss(k=PLACES, tail="bin", dual_clip=1.5, entropy_coef=0.1, kl_coef=0.1, temperature=0.8)

@@ -96,8 +96,7 @@ def _share_embedding(model: PackedGPT) -> None:
 
 
 def _check_filled(model: PackedGPT) -> None:
-    columns = model.columns
-    real = max(0, min(columns.size, columns.real - columns.start))
+    real = model.columns.real
     empty = []
     for name, parameter in model.named_parameters():
         rows = parameter[:real] if name in ("embedding.word_embeddings.weight", "output_layer.weight") else parameter

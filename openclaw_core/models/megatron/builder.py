@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -31,21 +30,9 @@ from openclaw_core.models.megatron.packing import Pack
 from openclaw_core.models.megatron.parallel import ParallelSizes
 from openclaw_core.models.megatron.provider import check_provider
 from openclaw_core.models.megatron.rope import inverse_frequencies
+from openclaw_core.vocab import VocabShard
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-
-@dataclass(frozen=True, slots=True)
-class VocabColumns:
-    """This rank's columns of the logits: global ids start .. start + size - 1, of which ids below real exist.
-
-    group joins the ranks that share the vocabulary; None where this rank holds all of it.
-    """
-
-    start: int
-    size: int
-    real: int
-    group: Any
 
 
 def transformer_config(
@@ -172,11 +159,11 @@ class PackedGPT(GPTModel):
         )
 
     @property
-    def columns(self) -> VocabColumns:
+    def columns(self) -> VocabShard:
         """Which columns of the logits this rank holds."""
         group = self.pg_collection.tp
         size = self.vocab_size // group.size()
-        return VocabColumns(start=size * group.rank(), size=size, real=self.arch.vocab, group=group if group.size() > 1 else None)
+        return VocabShard(size * group.rank(), size, self.arch.vocab, group if group.size() > 1 else None)
 
     def _rotary(self, positions: torch.Tensor) -> torch.Tensor:
         if self.inverse_frequencies.device != positions.device:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from openclaw_core.loss.logprobs import gather_logprobs, row_stats
-from openclaw_core.loss.vocab import VocabShard
-from openclaw_core.models.megatron.builder import PackedGPT, VocabColumns
+from openclaw_core.models.megatron.builder import PackedGPT
+from openclaw_core.vocab import VocabShard
 
 _CHUNK_VALUES = 1 << 27
 
@@ -24,7 +24,7 @@ class RowScores:
     at_ids: torch.Tensor | None
 
 
-def row_chunks(rows: torch.Tensor, columns: VocabColumns) -> Iterator[slice]:
+def row_chunks(rows: torch.Tensor, columns: VocabShard) -> Iterator[slice]:
     """Slices of rows whose float32 logits stay within half a GiB; one, empty, where there are no rows."""
     step = max(1, _CHUNK_VALUES // columns.size)
     for start in range(0, max(1, rows.shape[0]), step):
@@ -40,11 +40,10 @@ def score_rows(
     The softmax is over ids below vocab only. Top-K: falling log-prob, ties to the lower id. ids [N, J] are global.
     Every rank of the tensor-parallel group must call it, and gets the same answer.
     """
-    columns = model.columns
-    shard = _shard(columns, vocab)
+    shard = _shard(model, vocab)
     parts = [
         _score_chunk(model.logits(rows[part]), shard, k, temperature, None if ids is None else ids[part])
-        for part in row_chunks(rows, columns)
+        for part in row_chunks(rows, shard)
     ]
     return RowScores(
         lse=torch.cat([p.lse for p in parts]),
@@ -57,16 +56,16 @@ def score_rows(
 @torch.no_grad()
 def logprobs_at(model: PackedGPT, rows: torch.Tensor, ids: torch.Tensor, *, temperature: float, vocab: int) -> torch.Tensor:
     """Log-probs [N, J] of ids [N, J] at rows [N, hidden]; otherwise as score_rows, without the top-K."""
-    columns = model.columns
-    shard = _shard(columns, vocab)
+    shard = _shard(model, vocab)
     out = torch.empty(ids.shape, dtype=torch.float32, device=rows.device)
-    for part in row_chunks(rows, columns):
+    for part in row_chunks(rows, shard):
         out[part] = gather_logprobs(model.logits(rows[part]), ids[part], shard, temperature=temperature)
     return out
 
 
-def _shard(columns: VocabColumns, vocab: int) -> VocabShard:
-    return VocabShard(columns.start, columns.size, min(vocab, columns.real), columns.group)
+def _shard(model: PackedGPT, vocab: int) -> VocabShard:
+    columns = model.columns
+    return replace(columns, real_vocab=min(vocab, columns.real_vocab))
 
 
 def _score_chunk(logits: torch.Tensor, shard: VocabShard, k: int, temperature: float, ids: torch.Tensor | None) -> RowScores:

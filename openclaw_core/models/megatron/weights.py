@@ -79,8 +79,7 @@ def load_state(model: GPTModel, folder: Path) -> None:
 @torch.no_grad()
 def _zero_padding(model: PackedGPT) -> None:
     """Rows past the vocabulary: whatever a checkpoint holds there, they take no part."""
-    columns = model.columns
-    real = max(0, min(columns.size, columns.real - columns.start))
+    real = model.columns.real
     for name, parameter in model.named_parameters():
         if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
             parameter[real:].zero_()

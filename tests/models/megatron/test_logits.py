@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from openclaw_core.models.megatron import logits as module
-from openclaw_core.models.megatron.builder import VocabColumns
 from openclaw_core.models.megatron.logits import logprobs_at, score_rows
+from openclaw_core.vocab import VocabShard
 
 
 class Table:
     """A model whose logits are its rows."""
 
     def __init__(self, size: int, real: int) -> None:
-        self.columns = VocabColumns(start=0, size=size, real=real, group=None)
+        self.columns = VocabShard.whole(real, size)
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         return rows
