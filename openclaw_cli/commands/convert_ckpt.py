@@ -86,6 +86,7 @@ def convert_ckpt(
         _verify_only(origin, made, hf_config, tp, tuple(allow or ()), logits=mode == "logits")
         return
     assert target is not None
+    from openclaw_core.checkpoint.atomic import check_room, check_target
     from openclaw_core.checkpoint.convert import convert, plan_conversion
     from openclaw_core.config.sources import packaged
 
@@ -107,6 +108,8 @@ def convert_ckpt(
         check_comparable(plan.config_folder, plan.architecture, tp, plan.mapping.stored)
         check_memory(plan.architecture)
     if dry_run:
+        check_target(plan.target, overwrite=overwrite)
+        check_room(plan.target, plan.room)
         shown = [text.plan_table(plan), "Nothing was written (--dry-run).\n"]
         out.data(text.plan_json(plan), human=shown, quiet=str(plan.target))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -34,14 +35,12 @@ def new_folder(
     with _lock(target):
         if old.is_dir() and not target.exists():
             old.rename(target)
-        if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
-            raise UsageError(f"{target} exists.", "Choose another place, or pass --overwrite.")
-        _check_replaceable(target)
+        check_target(target, overwrite=overwrite)
         keep = partial.exists() and resumable(partial)
         for leftover in (old,) if keep else (partial, old):
             if leftover.exists():
                 shutil.rmtree(leftover)
-        _check_disk(target, needed_bytes - (_allocated(partial) if keep else 0))
+        check_room(target, needed_bytes - (_allocated(partial) if keep else 0))
         partial.mkdir(exist_ok=True)
         try:
             yield partial
@@ -51,11 +50,43 @@ def new_folder(
             partial.rename(target)
             sync(target.parent)
         except BaseException as error:
-            if not isinstance(error, KeyboardInterrupt | OSError) or not resumable(partial):
+            kept = isinstance(error, KeyboardInterrupt | OSError) and resumable(partial)
+            if not kept:
                 shutil.rmtree(partial, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                what = f"{target.parent} has no room left; {target.name} wasn't written."
+                again = "; the same command goes on where it was" if kept else ""
+                raise UserError(what, f"Make room and convert again{again}.") from error
             raise
         if old.exists():
             shutil.rmtree(old)
+
+
+def check_target(target: Path, *, overwrite: bool) -> None:
+    """Raises UsageError where something is in target's place that may not be replaced, UserError where it never may be, or
+    where nothing can be made there."""
+    place = _nearest(target)
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        what = "isn't writable" if place.is_dir() else "is no folder"
+        raise UserError(f"{place} {what}.", "Choose a place you can write to.")
+    if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} exists.", "Choose another place, or pass --overwrite.")
+    _check_replaceable(target)
+
+
+def check_room(target: Path, needed: int) -> None:
+    """Raises UserError where the disk that target will lie on has less than needed bytes free."""
+    free = shutil.disk_usage(_nearest(target)).free
+    if free < needed:
+        raise UserError(
+            f"{target.parent} has {free / 1e9:,.1f} GB free, the result takes {needed / 1e9:,.1f} GB.",
+            "Make room or choose another disk.",
+        )
+
+
+def _nearest(target: Path) -> Path:
+    """The innermost folder of target's that is there."""
+    return next(folder for folder in target.parents if folder.exists())
 
 
 @contextmanager
@@ -98,17 +129,6 @@ def _make_parent(target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{target.parent} can't be made: {error.strerror}.", "Choose a place you can write to.") from None
-    if not os.access(target.parent, os.W_OK):
-        raise UserError(f"{target.parent} isn't writable.", "Choose a place you can write to.")
-
-
-def _check_disk(target: Path, needed: int) -> None:
-    free = shutil.disk_usage(target.parent).free
-    if free < needed:
-        raise UserError(
-            f"{target.parent} has {free / 1e9:,.1f} GB free, the result takes {needed / 1e9:,.1f} GB.",
-            "Make room or choose another disk.",
-        )
 
 
 def _allocated(folder: Path) -> int:

@@ -60,7 +60,7 @@ def convert(
     with new_folder(
         plan.target,
         overwrite=overwrite,
-        needed_bytes=int((plan.nbytes + plan.carried_bytes) * 1.02) + 64 * 2**20,
+        needed_bytes=plan.room,
         resumable=lambda partial: verify and has_journal(partial, identity),
     ) as folder:
         journal = Journal(folder, identity)

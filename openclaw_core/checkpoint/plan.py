@@ -60,6 +60,11 @@ class Plan:
         return sum(entry.stop - entry.start for entry in self.carried.values())
 
     @property
+    def room(self) -> int:
+        """Bytes of disk that the result needs: weights, their files' headers, what is copied beside them."""
+        return int((self.nbytes + self.carried_bytes) * 1.02) + 64 * 2**20
+
+    @property
     def peak_estimate(self) -> int:
         """Bytes of memory that the conversion will hold: torch itself, and per worker a box, its sources and their union."""
         largest = max(math.prod(unit.sizes) * self.stored_dtypes[unit.stored].itemsize for unit in self.mapping.units)

@@ -42,6 +42,29 @@ def test_a_dry_run_writes_nothing(make_hf, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
 
 
+def test_a_dry_run_finds_what_the_real_run_would(make_hf, tmp_path):
+    source = make_hf()
+    assert openclaw(source, tmp_path / "td").exit_code == 0
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "diary.txt").write_text("dear")
+    for arguments, said in (
+        ((tmp_path / "td",), "td exists. Choose another place, or pass --overwrite."),
+        ((tmp_path / "home",), "home exists."),
+        ((tmp_path / "home", "--overwrite"), "home isn't a checkpoint, so it isn't overwritten."),
+    ):
+        real, dry = openclaw(source, *arguments), openclaw(source, *arguments, "--dry-run")
+        assert (real.exit_code, real.stderr) == (dry.exit_code, dry.stderr)
+        assert said in dry.stderr
+        assert dry.stdout == ""
+    dry = openclaw(source, tmp_path / "home" / "diary.txt" / "td", "--dry-run")
+    assert (dry.exit_code, dry.stderr) == (
+        1,
+        f"error: {tmp_path}/home/diary.txt is no folder. Choose a place you can write to.\n",
+    )
+    assert openclaw(source, tmp_path / "td", "--overwrite", "--dry-run").exit_code == 0
+    assert (tmp_path / "home" / "diary.txt").read_text() == "dear"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -6,18 +6,22 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
-from openclaw_core.checkpoint import sides
+from openclaw_cli.app import app
+from openclaw_core.checkpoint import atomic, jobs, sides
 from openclaw_core.checkpoint.convert import _fingerprint, convert, plan_conversion
 from openclaw_core.checkpoint.dist_writer import Part, write_folder
 from openclaw_core.checkpoint.manifest import carry, read_manifest
@@ -353,14 +357,50 @@ def test_a_killed_conversion_leaves_no_target_and_the_next_one_starts_anew(make_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "td"]
 
 
-def test_a_full_disk_is_seen_before_writing(make_hf, tmp_path, monkeypatch):
-    import shutil
-    from types import SimpleNamespace
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 40 MB; None where none can be mounted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        yield None
+        return
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
 
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(UserError, match="GB free"):
-        run(make_hf(), tmp_path / "td")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
+
+def test_a_full_disk_is_seen_before_writing(make_hf, tmp_path, small_disk, monkeypatch):
+    if small_disk is None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=40 * 2**20))
+    source, target = make_hf(), (small_disk or tmp_path) / "deep" / "td"
+    said = f"{target.parent} has 0.0 GB free, the result takes 0.1 GB. Make room or choose another disk."
+    for dry in (["--dry-run"], []):
+        done = CliRunner().invoke(app, ["convert-ckpt", str(source), str(target), *dry])
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert said in done.stderr
+        assert not target.exists()
+        assert not list(target.parent.glob(".*"))
+
+
+def test_a_disk_that_fills_up_on_the_way_leaves_what_can_be_gone_on_from(make_hf, read_hf, tmp_path, small_disk, monkeypatch):
+    """Another process takes the room that was free when the conversion began: here nothing looks, and the disk is small."""
+    if small_disk is None:
+        pytest.skip("no small disk can be mounted here")
+    source = make_hf(vocab_size=80_000, hidden_size=64, num_hidden_layers=12, intermediate_size=4096)
+    monkeypatch.setattr(atomic, "check_room", lambda target, needed: None)
+    monkeypatch.setattr(jobs.split_jobs, "__defaults__", (4 * 2**20,))
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * 20 * 2**20)
+    done = CliRunner().invoke(app, ["convert-ckpt", str(source), str(small_disk / "td")])
+    assert done.exit_code == 1
+    remedy = "Make room and convert again; the same command goes on where it was."
+    assert done.stderr == f"error: {small_disk} has no room left; td wasn't written. {remedy}\n"
+    assert not (small_disk / "td").exists()
+    filler.unlink()
+    assert run(source, small_disk / "td").kept
+    run(small_disk / "td", tmp_path / "back")
+    assert same(read_hf(source), read_hf(tmp_path / "back"))
 
 
 def test_places_inside_each_other_and_the_same_kind_are_refused(make_hf, tmp_path):
