@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 from openclaw_core.config.schema import Loss
-from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.logprobs import RowStats
 from openclaw_core.loss.rows import Rows, pack_rows
 from openclaw_core.loss.targets import Targets
@@ -101,57 +99,3 @@ def concat_stats(parts: Sequence[RowStats]) -> RowStats:
         values = [getattr(part, field.name) for part in parts]
         columns[field.name] = torch.cat(values) if isinstance(values[0], torch.Tensor) else values[0]
     return RowStats(**columns)
-
-
-def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss) -> dict[str, dict[str, np.ndarray]]:
-    """Per sample what a step dump keeps of the student's old pass, the selection and the support (dumps/schema.py)."""
-    packed: dict[str, torch.Tensor] = {
-        "sampled_logprobs": stats.sampled_logprobs,
-        "entropy": stats.entropy,
-        "student_ids": stats.top_ids,
-        "student_logprobs": stats.top_logprobs,
-    }
-    if targets.opd is not None:
-        opd = targets.opd
-        bins = opd.mask.shape[1] - opd.ids.shape[1]
-        packed |= {
-            "k_star": opd.k_star,
-            "overlap": opd.overlap,
-            "support_ids": torch.nn.functional.pad(opd.ids, (0, bins), value=-1),
-            "support_mask": opd.mask,
-            "support_student": opd.old_logprobs,
-            "support_teacher": opd.teacher_logprobs,
-        }
-        # Other divergences were trained on none of them.
-        if DIVERGENCES.get(cfg.divergence).surrogate:
-            packed |= {"differences": opd.differences, "weights": opd.weights, "advantages": opd.advantages}
-    dumps: dict[str, dict[str, np.ndarray]] = {sample.sample_id: {} for sample in batch.samples}
-    for name, tensor in packed.items():
-        for sample, part in zip(batch.samples, batch.per_sample(tensor), strict=True):
-            dumps[sample.sample_id][name] = _as_stored(name, part, len(sample.candidates))
-    return dumps
-
-
-def sample_losses(batch: MicroBatch, losses: Mapping[str, torch.Tensor]) -> dict[str, dict[str, float]]:
-    """Objective.sample_losses by sample id: of a context rank, the part of its rows."""
-    columns = {name: values.tolist() for name, values in losses.items()}
-    return {s.sample_id: {name: column[i] for name, column in columns.items()} for i, s in enumerate(batch.samples)}
-
-
-def summed(parts: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """The same of all ranks: context ranks' parts of a sample added up."""
-    total: dict[str, dict[str, float]] = {}
-    for part in parts:
-        for sample_id, losses in part.items():
-            before = total.get(sample_id, {})
-            total[sample_id] = {name: before.get(name, 0.0) + value for name, value in losses.items()}
-    return total
-
-
-def _as_stored(name: str, part: torch.Tensor, candidates: int) -> np.ndarray:
-    array = part.cpu().numpy()
-    if name == "overlap":
-        array = array[:, :candidates].T
-    if array.dtype == np.bool_:
-        return array.astype(np.uint8)
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)

@@ -152,7 +152,8 @@ def test_faults_are_said_and_leave_the_weights_alone(world, layout):
 
 @pytest.mark.parametrize("divergence", ["reverse_kl", "jensen_shannon"])
 def test_a_dump_holds_weights_and_advantages_where_they_were_trained_on(divergence):
-    from openclaw_core.run.trainer_batch import MicroBatch, dump_arrays
+    from openclaw_core.run.trainer_batch import MicroBatch
+    from openclaw_core.run.trainer_report import dump_arrays
 
     samples, cfg = program["make_samples"](), Loss(k=3, divergence=divergence)
     rows = pack_rows(samples, cfg, real_vocab=300)
@@ -169,15 +170,16 @@ def test_a_dump_holds_weights_and_advantages_where_they_were_trained_on(divergen
 
 
 def test_a_bad_row_of_the_training_forward_is_named_once_all_micro_batches_are_done():
-    from openclaw_core.run.trainer import _error
+    from openclaw_core.run.trainer_passes import Trained, _errors
 
     rows = pack_rows(program["make_samples"](), program["LOSS"], real_vocab=300)
-    batch, bad = SimpleNamespace(rows=rows), torch.zeros(rows.count, dtype=torch.bool)
-    seen = (batch, None, None, Objective(torch.zeros(()), None, {}, bad))
-    assert _error({"seen": seen, "error": None}) is None
+    bad, checked = torch.zeros(rows.count, dtype=torch.bool), []
+    one = Trained(SimpleNamespace(rows=rows), None, None, Objective(torch.zeros(()), None, {}, bad))
+    assert _errors([one.check]) == []
     bad[6] = True
-    assert "sample s1, response position 1: the current policy's logits" in str(_error({"seen": seen, "error": None}))
-    assert str(_error({"seen": None, "error": UserError("so.", "mend it.")})).startswith("so.")
+    (error,) = _errors([one.check, lambda: checked.append("the next one")])
+    assert "sample s1, response position 1: the current policy's logits" in str(error)
+    assert checked
 
 
 @pytest.mark.parametrize("name", tuple(program["FUSED"]))
