@@ -88,6 +88,7 @@ def convert_ckpt(
     assert target is not None
     from openclaw_core.checkpoint.atomic import check_room, check_target
     from openclaw_core.checkpoint.convert import convert, plan_conversion
+    from openclaw_core.checkpoint.verify import nonfinite_notes
     from openclaw_core.config.sources import packaged
 
     out = active()
@@ -126,6 +127,8 @@ def convert_ckpt(
 
     with _Bars(out) as bars:
         done = convert(plan, overwrite=overwrite, verify=mode != "none", progress=bars.show, last_check=last_check)
+    for note in nonfinite_notes(done.checks):
+        out.warn(note)
     human = [*([text.checks_table(done.checks)] if done.checks else []), *_shown(report), text.summary(done)]
     out.data({**text.result_json(done), "logits": report}, human=human, quiet=str(plan.target))
 
@@ -155,12 +158,15 @@ def _list() -> None:
 
 def _verify_only(origin: str | None, made: str, hf_config: str | None, tp: int, allow: tuple[str, ...], *, logits: bool) -> None:
     from openclaw_core.checkpoint.recheck import recheck
+    from openclaw_core.checkpoint.verify import nonfinite_notes
     from openclaw_core.config.sources import packaged
     from openclaw_core.errors import Findings, UserError
 
     out = active()
     with _Bars(out) as bars:
         found = recheck(made, packaged(origin) if origin else None, hf_config=hf_config, allow=allow, progress=bars.show)
+    for note in nonfinite_notes(found.checks):
+        out.warn(note)
     report = None
     if logits:
         if found.source is None:

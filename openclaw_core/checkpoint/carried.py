@@ -12,7 +12,7 @@ from openclaw_core.checkpoint.hf import Entry, HfReader, HfWriter, map_entry, re
 from openclaw_core.checkpoint.manifest import hash_file
 from openclaw_core.checkpoint.names import CARRIED_FILE, HF_FOLDER
 from openclaw_core.checkpoint.sniff import Found, carried_config
-from openclaw_core.checkpoint.verify import TensorCheck, memory_of, same_bits
+from openclaw_core.checkpoint.verify import TensorCheck, count_nonfinite, memory_of, same_bits
 from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import Architecture
 
@@ -76,13 +76,14 @@ def compare_carried(made: dict[str, Entry], origin: dict[str, Entry]) -> list[Te
 def _compared(name: str, made: Entry | None, origin: Entry | None) -> TensorCheck:
     shown = made or origin
     assert shown is not None
-    digest, equal = "", False
+    digest, equal, nonfinite = "", False, 0
     if made is not None:
         tensor = map_entry(made)
         digest = hashlib.sha256(memory_of(tensor)).hexdigest()
         equal = origin is not None and same_bits(tensor, map_entry(origin))
+        nonfinite = count_nonfinite(tensor)
     dtype = str(shown.dtype).removeprefix("torch.")
-    return TensorCheck(name, f"{HF_FOLDER}/{CARRIED_FILE}", shown.shape, dtype, digest, equal)
+    return TensorCheck(name, f"{HF_FOLDER}/{CARRIED_FILE}", shown.shape, dtype, digest, equal, nonfinite)
 
 
 def copy_tensors(entries: dict[str, Entry], writer: HfWriter) -> None:

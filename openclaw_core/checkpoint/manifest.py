@@ -59,7 +59,7 @@ class Manifest:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest, synced: the last file of a conversion."""
     value = {"format": FORMAT, "complete": True, **manifest.__dict__}
-    write_synced(folder / MANIFEST, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    write_synced(folder / MANIFEST, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest | None:

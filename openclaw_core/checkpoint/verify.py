@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -26,7 +27,8 @@ class HfSide(Protocol):
 
 @dataclass(frozen=True)
 class TensorCheck:
-    """One Hugging Face tensor after the comparison. sha256 is of its bytes in the converted dtype."""
+    """One Hugging Face tensor after the comparison. sha256 is of its bytes in the converted dtype; nonfinite counts those of
+    its values that are NaN or infinite."""
 
     name: str
     stored: str
@@ -34,6 +36,7 @@ class TensorCheck:
     dtype: str
     sha256: str
     equal: bool
+    nonfinite: int = 0
 
 
 def compare_units(
@@ -61,6 +64,7 @@ def compare_units(
             running = found.setdefault(source.name, _Running(unit.stored, str(written.dtype)))
             running.digest.update(memory_of(written))
             running.equal &= same_bits(written, origin.to(written.dtype))
+            running.nonfinite += count_nonfinite(written)
             running.add(tuple(written.shape))
         each(box.nbytes)
     return [one.check(name) for name, one in found.items()]
@@ -92,13 +96,31 @@ class _Running:
     def __init__(self, stored: str, dtype: str) -> None:
         self.stored, self.dtype, self.equal = stored, dtype.removeprefix("torch."), True
         self.shape: tuple[int, ...] = ()
+        self.nonfinite = 0
         self.digest = hashlib.sha256()
 
     def add(self, shape: tuple[int, ...]) -> None:
         self.shape = (self.shape[0] + shape[0], *shape[1:]) if self.shape else shape
 
     def check(self, name: str) -> TensorCheck:
-        return TensorCheck(name, self.stored, self.shape, self.dtype, self.digest.hexdigest(), self.equal)
+        return TensorCheck(name, self.stored, self.shape, self.dtype, self.digest.hexdigest(), self.equal, self.nonfinite)
+
+
+def count_nonfinite(tensor: torch.Tensor) -> int:
+    """How many values are NaN or infinite. Costs one reduction where none is: the extremes of a tensor show any."""
+    if not tensor.is_floating_point() or not tensor.numel() or all(map(math.isfinite, (x.item() for x in tensor.aminmax()))):
+        return 0
+    return int(tensor.numel() - tensor.isfinite().sum())
+
+
+def nonfinite_notes(checks: Iterable[TensorCheck], most: int = 10) -> list[str]:
+    """A sentence for each of the first tensors with values that are NaN or infinite, and one for the rest."""
+    found = [check for check in checks if check.nonfinite]
+    lines = [
+        f"{one.name} holds {one.nonfinite:,} value{' that is' if one.nonfinite == 1 else 's that are'} NaN or infinite."
+        for one in found[:most]
+    ]
+    return lines + ([f"So do {len(found) - most:,} more tensors."] if len(found) > most else [])
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:

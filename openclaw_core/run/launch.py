@@ -15,7 +15,8 @@ from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Sources
 from openclaw_core.run.plan import Plan
 from openclaw_core.run.progress import Watcher
-from openclaw_core.run.runfolder import RunFolder, create_run, new_run_name
+from openclaw_core.run.runfolder import RunFolder
+from openclaw_core.run.runs import create_run, new_run_name
 from openclaw_core.run.services import stop_survivors
 from openclaw_core.track.jsonl import dumps
 
@@ -76,11 +77,14 @@ def _student(run: RunFolder, config: Config, watcher: Watcher) -> Path:
     if config.train.loader != "own":
         return Path(source.hf)
     from openclaw_core.checkpoint.convert import convert, plan_conversion
+    from openclaw_core.checkpoint.verify import nonfinite_notes
 
     target = run.path / "models" / "student"
     if not target.exists():
         target.parent.mkdir(exist_ok=True)
         result = convert(plan_conversion(source.hf, target, to="torch_dist"))
+        for said in nonfinite_notes(result.checks):
+            watcher.note(said)
         watcher.note(f"Converted {source.hf} to torch_dist: {len(result.checks)} tensors verified in {result.seconds:.1f} s.")
     return target
 

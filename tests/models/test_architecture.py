@@ -114,6 +114,12 @@ def test_a_rope_base_that_is_no_positive_number(base):
         read(rope_theta=base)
 
 
+@pytest.mark.parametrize(("key", "value"), [("factor", float("nan")), ("short_factor", [1.0, float("inf")])])
+def test_a_rope_scaling_that_is_not_finite(key, value):
+    with pytest.raises(Findings, match=rf"rope scaling's {key}=.* isn't finite"):
+        read(rope_scaling={"rope_type": "longrope", key: value})
+
+
 def test_every_bad_field_at_once():
     with pytest.raises(Findings) as caught:
         read(hidden_size="big", num_hidden_layers=-1, rms_norm_eps="drop", rope_theta="drop", num_key_value_heads=5)
