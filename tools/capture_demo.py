@@ -21,7 +21,7 @@ from openclaw_core.run import driver
 from openclaw_core.run.plan import make_plan
 from openclaw_core.run.progress import Progress, SilentWatcher
 from openclaw_core.run.report import report_text
-from openclaw_core.run.runfolder import new_run_name
+from openclaw_core.run.runs import new_run_name
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WIDTH = 110

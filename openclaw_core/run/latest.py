@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import UserError
-from .runfolder import RunFolder, list_runs, open_run
+from .runfolder import RunFolder
+from .runs import list_runs, open_run
 
 
 def named_run(run: str, root: Path = Path("runs")) -> RunFolder:

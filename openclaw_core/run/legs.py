@@ -6,8 +6,9 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .manifest import Manifest
 from .progress import Progress
-from .runfolder import Manifest, RunFolder
+from .runfolder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ run.json is replaced as a whole and under a lock, so that a reader always sees a
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import hashlib
 import json
@@ -14,24 +13,23 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from ..errors import UsageError, UserError
-from ..files import shown, write_atomic
+from ..files import write_atomic
 from ..track.jsonl import dumps
+from .manifest import STATES, Manifest, parse_manifest
 from .processes import ProcessRecord
 
-MANIFEST_VERSION = 1
-STATES = ("starting", "running", "stopping", "stopped", "failed", "finished")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _STEP_FOLDER = re.compile(r"step-(\d{6,})")
 
 
 def valid_name(name: str, *, what: str = "run name") -> str:
     """name, where it is safe as one part of a path; raises UsageError otherwise."""
-    if not _NAME.fullmatch(name) or ".." in name:
+    if not NAME.fullmatch(name) or ".." in name:
         raise UsageError(
             f"The {what} {name!r} can't be used.",
             "Use 1 to 64 letters, digits, dots, dashes or underscores, the first a letter or a digit, without '..'.",
@@ -45,33 +43,8 @@ def file_key(identifier: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """run.json. Times are seconds since the epoch; step is the last finished optimizer step, saved_step the last checkpoint's.
-
-    state is one of STATES, reason says why it stopped or failed. versions maps packages to versions, facts holds small
-    things that readers want without the configuration (student folder, tokenizer folder, preference, target rate ...).
-    """
-
-    name: str
-    state: str = "starting"
-    reason: str = ""
-    created: float = 0.0
-    updated: float = 0.0
-    step: int = 0
-    steps: int = 0
-    saved_step: int | None = None
-    saved_at: float | None = None
-    weight_version: int = 0
-    resumed: tuple[float, ...] = ()
-    processes: tuple[ProcessRecord, ...] = ()
-    versions: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    manifest_version: int = MANIFEST_VERSION
-
-
-@dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Paths of one run; nothing is made until it is written. Use create for a new run and open_run for one that is there."""
+    """Paths of one run; nothing is made until it is written. runs.py makes and finds them."""
 
     path: Path
 
@@ -149,7 +122,7 @@ class RunFolder:
         """The manifest; raises UserError where it is missing or cannot be understood."""
         try:
             record = json.loads(self.manifest_path.read_text("utf-8"))
-            return _manifest(record)
+            return parse_manifest(record)
         except FileNotFoundError:
             raise UserError(f"{self.path} is not a run folder: it has no run.json.", "Give the folder of a run.") from None
         except (ValueError, TypeError, AttributeError, KeyError) as error:
@@ -166,7 +139,7 @@ class RunFolder:
                 if name in changes:
                     changes[name] = {**getattr(old, name), **changes[name]}
             new = replace(old, **changes, updated=time.time())
-            self._write(new)
+            self.write(new)
         return new
 
     def add_processes(self, *records: ProcessRecord) -> Manifest:
@@ -176,14 +149,15 @@ class RunFolder:
             keys = {(record.pid, record.start) for record in records}
             kept = tuple(record for record in old.processes if (record.pid, record.start) not in keys)
             new = replace(old, processes=kept + records, updated=time.time())
-            self._write(new)
+            self.write(new)
         return new
 
     def survivors(self) -> list[ProcessRecord]:
         """Recorded processes that still live (same pid and same start)."""
         return [record for record in self.read().processes if record.alive()]
 
-    def _write(self, manifest: Manifest) -> None:
+    def write(self, manifest: Manifest) -> None:
+        """Replace run.json; ValueError for an unknown state."""
         if manifest.state not in STATES:
             raise ValueError(f"state {manifest.state!r} is none of {', '.join(STATES)}")
         write_atomic(self.manifest_path, dumps(asdict(manifest), indent=2) + "\n")
@@ -227,93 +201,3 @@ def _taken(lock: IO[str]) -> bool:
             return True
         time.sleep(0.05)
     return False
-
-
-def create_run(root: Path, name: str, *, steps: int = 0, facts: dict[str, Any] | None = None) -> RunFolder:
-    """Make the folder of a new run under root; raises UsageError where the name is bad or taken."""
-    run = RunFolder(Path(os.path.realpath(root)) / valid_name(name))
-    if run.manifest_path.exists():
-        raise UsageError(f"The run {name} exists already in {root}.", "Give another --run-folder, or go on with --resume.")
-    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-        raise UsageError(f"{run.path} holds something else already.", "Give a --run-folder that isn't there yet, or is empty.")
-    try:
-        for folder in (run.path, run.dumps, run.checkpoints, run.weights, run.logs):
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"The run folder {run.path} cannot be made: {error.strerror}.", "Give another --run-folder.") from None
-    now = time.time()
-    run._write(Manifest(name=name, created=now, updated=now, steps=steps, facts=facts or {}))
-    return run
-
-
-def new_run_name(profile: str, now: float | None = None) -> str:
-    """A name for a run of a profile: the profile, then the local time."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(profile).stem).strip(".-_")[:40] or "run"
-    return valid_name(f"{stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
-
-
-def list_runs(root: Path) -> list[RunFolder]:
-    """Run folders under root, newest first."""
-    if not root.is_dir():
-        return []
-    found = [entry for entry in root.iterdir() if (entry / "run.json").is_file()]
-    return [RunFolder(entry) for entry in sorted(found, key=lambda entry: (entry / "run.json").stat().st_mtime, reverse=True)]
-
-
-def open_run(run: str | Path, root: Path = Path("runs")) -> RunFolder:
-    """The run at a path, or of that name under root; "latest" is the newest.
-
-    Raises UsageError naming the nearest run where there is none, and UserError where the folder holds none.
-    """
-    text = str(run)
-    try:
-        return _find_run(text, root)
-    except OSError as error:
-        raise UsageError(f"The run {shown(text)} can't be looked at: {error.strerror}.", "Check the path.") from None
-
-
-def _find_run(text: str, root: Path) -> RunFolder:
-    if text == "latest":
-        runs = list_runs(root)
-        if not runs:
-            raise UsageError(f"There is no run in {root}.", "Start one with `openclaw train`, or give the folder of a run.")
-        return runs[0]
-    given = Path(text)
-    for path in (given, root / text if _NAME.fullmatch(text) else given):
-        if (path / "run.json").is_file():
-            return RunFolder(path.resolve())
-    if given.is_dir():
-        raise UserError(f"{text} is not a run folder: it has no run.json.", "Give the folder of a run.")
-    if given.exists():
-        raise UsageError(f"The run {shown(text)} is a file.", "Give the folder of a run.")
-    names = [item.name for item in list_runs(root)]
-    near = difflib.get_close_matches(given.name, names, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"Runs in {root}: {', '.join(names[:5]) or 'none'}."
-    raise UsageError(f"There is no run {shown(text)}.", hint)
-
-
-_NUMBER = (int, float)
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "name": str, "state": str, "reason": str, "created": _NUMBER, "updated": _NUMBER, "step": int, "steps": int,
-    "saved_step": (int, type(None)), "saved_at": (*_NUMBER, type(None)), "weight_version": int, "versions": dict, "facts": dict,
-}  # fmt: skip
-
-
-def _manifest(record: dict[str, Any]) -> Manifest:
-    if not isinstance(record, dict):
-        raise ValueError("it holds no object")
-    version = record.get("manifest_version")
-    if version != MANIFEST_VERSION:
-        raise ValueError(f"it has manifest_version {version!r}, this program reads {MANIFEST_VERSION}")
-    known = {item.name: record[item.name] for item in fields(Manifest) if item.name in record}
-    wrong = [name for name, kinds in _KINDS.items() if name in known and not isinstance(known[name], kinds)]
-    if wrong:
-        raise ValueError(f"{wrong[0]} is {known[wrong[0]]!r}")
-    try:
-        known["processes"] = tuple(ProcessRecord(**entry) for entry in record.get("processes", ()))
-    except TypeError:
-        raise ValueError("an entry of processes is none") from None
-    if not all(isinstance(one.pid, int) and isinstance(one.since, _NUMBER) for one in known["processes"]):
-        raise ValueError("an entry of processes has no pid or no time")
-    known["resumed"] = tuple(record.get("resumed", ()))
-    return Manifest(**known)

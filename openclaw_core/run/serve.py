@@ -16,7 +16,8 @@ from openclaw_core.run.commands import engine_command, judge_command
 from openclaw_core.run.launch import RUNS
 from openclaw_core.run.process_tree import tree
 from openclaw_core.run.processes import ProcessRecord
-from openclaw_core.run.runfolder import RunFolder, create_run, new_run_name
+from openclaw_core.run.runfolder import RunFolder
+from openclaw_core.run.runs import create_run, new_run_name
 from openclaw_core.run.server import Server
 from openclaw_core.run.sources import architecture_of
 from openclaw_core.run.stopping import StopRequest

@@ -13,8 +13,9 @@ from ..rollout.store import Funnel
 from ..track.metrics import constants
 from ..track.sinks import read_metrics
 from .legs import legs_of
+from .manifest import Manifest
 from .report import Reading, readings_of
-from .runfolder import Manifest, RunFolder
+from .runfolder import RunFolder
 from .store_view import StoreView, Waiting, read_store, view_store
 
 GOING = ("starting", "running", "stopping")

@@ -15,7 +15,7 @@ from benchmarks.experiments import DEFAULTS, GRPO, HYBRID, PREFERENCES, SEEDS, S
 from benchmarks.results import Record, median, read_run
 from openclaw_core.config.load import load_profile
 from openclaw_core.run.report import build_report, write_report
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 from openclaw_core.track.sinks import JsonlSink
 
 RUN = run_of(HYBRID, 1, 60)

@@ -19,7 +19,7 @@ from openclaw_core.dumps.reader import DumpReader
 from openclaw_core.dumps.schema import StepDump
 from openclaw_core.dumps.tokens import TokenTexts
 from openclaw_core.dumps.writer import DumpWriter
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 
 make_step = runpy.run_path(str(Path(__file__).parents[1] / "dumps" / "example.py"))["step"]
 

@@ -13,7 +13,7 @@ from openclaw_cli.app import app
 from openclaw_cli.status_text import duration, status_text
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.processes import ProcessRecord
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 from openclaw_core.run.status import read_status
 from openclaw_core.track.sinks import JsonlSink
 

@@ -11,7 +11,7 @@ from openclaw_cli.commands.train import train
 from openclaw_cli.completion import complete_key, complete_profile, complete_run
 from openclaw_cli.output import use
 from openclaw_core.errors import UsageError, UsageFindings
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 
 
 @pytest.fixture(autouse=True)

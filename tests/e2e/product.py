@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from openclaw_core.rollout.store import Store
-from openclaw_core.run.runfolder import Manifest, RunFolder
+from openclaw_core.run.manifest import Manifest
+from openclaw_core.run.runfolder import RunFolder
 
 PATIENCE_S = 400.0
 

@@ -16,7 +16,7 @@ from openclaw_core.rollout.hints import accepted_hints, rank_hints
 from openclaw_core.rollout.store import NewTurn, Store, Vote
 from openclaw_core.run.keep import EXCERPT, Keeper
 from openclaw_core.run.results import StepResult
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 from openclaw_core.track.sinks import Sinks
 from openclaw_core.types import Candidate, Sample, SampleKind, Turn
 

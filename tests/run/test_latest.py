@@ -7,7 +7,7 @@ import pytest
 from openclaw_core.errors import UsageError
 from openclaw_core.run.latest import named_run
 from openclaw_core.run.resolve import resolve_run
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 
 
 @pytest.fixture

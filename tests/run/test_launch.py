@@ -14,7 +14,8 @@ from openclaw_core.rollout.store import Store
 from openclaw_core.run.launch import Job, prepare
 from openclaw_core.run.plan import make_plan
 from openclaw_core.run.progress import SilentWatcher
-from openclaw_core.run.runfolder import RunFolder, create_run
+from openclaw_core.run.runfolder import RunFolder
+from openclaw_core.run.runs import create_run
 
 HF = ASSETS / "tiny-qwen3"
 BRIDGE = "train.loader=megatron_bridge"

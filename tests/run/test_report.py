@@ -7,7 +7,7 @@ import pytest
 
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.report import Reading, build_report, held_from, report_markdown, report_text, write_report
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 from openclaw_core.track.sinks import JsonlSink
 
 

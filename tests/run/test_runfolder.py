@@ -10,7 +10,8 @@ import pytest
 
 from openclaw_core.errors import UsageError, UserError
 from openclaw_core.run.processes import ProcessRecord, start_of
-from openclaw_core.run.runfolder import RunFolder, create_run, file_key, list_runs, new_run_name, open_run, valid_name
+from openclaw_core.run.runfolder import RunFolder, file_key, valid_name
+from openclaw_core.run.runs import create_run, list_runs, new_run_name, open_run
 
 
 def test_a_new_run_has_its_folders_and_a_manifest(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from openclaw_core.errors import UserError
 from openclaw_core.rollout.store import Store
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 from openclaw_core.run.saved import saved_step
 
 

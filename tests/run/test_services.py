@@ -16,7 +16,8 @@ import pytest
 
 from openclaw_core.run.process_tree import end, tree
 from openclaw_core.run.processes import ProcessRecord
-from openclaw_core.run.runfolder import RunFolder, create_run
+from openclaw_core.run.runfolder import RunFolder
+from openclaw_core.run.runs import create_run
 from openclaw_core.run.services import Service, ServiceError, stop_survivors, survivors
 
 SERVER = """

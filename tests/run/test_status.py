@@ -11,7 +11,7 @@ from openclaw_core.config.schema import Config
 from openclaw_core.errors import UserError
 from openclaw_core.rollout.store import HintRecord, NewTurn, Store, Vote
 from openclaw_core.run.processes import ProcessRecord
-from openclaw_core.run.runfolder import create_run
+from openclaw_core.run.runs import create_run
 from openclaw_core.run.status import read_status
 from openclaw_core.track.sinks import JsonlSink
 from openclaw_core.types import Candidate, Hint, Sample, SampleKind, Turn
