@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from openclaw_core.errors import UsageError, UserError
+from openclaw_core.run.runfolder import valid_name
+from openclaw_core.run.runs import create_run, list_runs, new_run_name, open_run
+
+
+def test_a_new_run_has_its_folders_and_a_manifest(tmp_path):
+    run = create_run(tmp_path / "runs", "demo", steps=40, facts={"student": "/models/tiny"})
+    manifest = run.read()
+    assert (manifest.name, manifest.state, manifest.step, manifest.steps, manifest.saved_step) == (
+        "demo",
+        "starting",
+        0,
+        40,
+        None,
+    )
+    assert run.dumps.is_dir()
+    assert run.log("trainer-0") == run.path / "logs" / "trainer-0.log"
+    assert run.checkpoint(10).name == "step-000010"
+
+
+def test_names_for_new_runs_come_from_the_profile():
+    assert new_run_name("tiny-cpu", 0.0).startswith("tiny-cpu-19")
+    assert new_run_name("/some where/my profile!.yaml", 0.0).startswith("my-profile-")
+    assert valid_name(new_run_name("", 0.0))
+
+
+def test_a_taken_name_is_refused(tmp_path):
+    create_run(tmp_path, "demo")
+    with pytest.raises(UsageError, match="exists already"):
+        create_run(tmp_path, "demo")
+
+
+def test_runs_are_found_by_path_name_and_latest(tmp_path):
+    for number, name in enumerate(("first", "second")):
+        run = create_run(tmp_path, name)
+        os.utime(run.manifest_path, (number, number))
+    assert open_run(tmp_path / "first").name == "first"
+    assert open_run("first", tmp_path).name == "first"
+    assert open_run("latest", tmp_path).name == "second"
+    assert [run.name for run in list_runs(tmp_path)] == ["second", "first"]
+    with pytest.raises(UsageError, match="Did you mean second"):
+        open_run("secnod", tmp_path)
+    with pytest.raises(UserError, match=r"no run\.json"):
+        open_run(tmp_path)
+    with pytest.raises(UsageError, match="There is no run in"):
+        open_run("latest", tmp_path / "empty")
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("x")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for name in ("full", "file"):
+        with pytest.raises(UsageError, match="holds something else"):
+            create_run(tmp_path, name)
+    assert [entry.name for entry in (tmp_path / "full").iterdir()] == ["thesis.tex"]
+    assert create_run(tmp_path, "empty").read().name == "empty"
