@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +119,10 @@ def rope(text: dict[str, Any], problems: Problems) -> tuple[float, dict[str, Any
         scaling["rope_type"] = block.get("rope_type") or block.get("type") or "default"
     if scaling.get("rope_type", "default") == "default":
         return base, None
-    for key, value in scaling.items():
-        numbers = value if isinstance(value, list) else [value]
-        if any(isinstance(one, float) and not math.isfinite(one) for one in numbers):
-            problems.append((f"The rope scaling's {key}={value!r} isn't finite.", "Take the config of the model's release."))
+    try:
+        json.dumps(scaling, allow_nan=False)
+    except ValueError:
+        problems.append((f"The rope scaling {scaling} isn't finite.", "Take the config of the model's release."))
     return base, scaling
 
 

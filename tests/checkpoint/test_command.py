@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
 
 import pytest
 from typer.testing import CliRunner
 
 from openclaw_cli.app import app
+
+SLOWLY = """
+import time
+from openclaw_core.checkpoint import verify
+from openclaw_cli.app import main
+honest = verify.same_bits
+verify.same_bits = lambda *pair: (time.sleep(0.02), honest(*pair))[1]
+main()
+"""
+"""The command with so much to do that a bar is drawn more than once."""
 
 
 def openclaw(*arguments: object):
@@ -63,6 +82,37 @@ def test_a_dry_run_finds_what_the_real_run_would(make_hf, tmp_path):
     )
     assert openclaw(source, tmp_path / "td", "--overwrite", "--dry-run").exit_code == 0
     assert (tmp_path / "home" / "diary.txt").read_text() == "dear"
+
+
+def on_a_terminal(*arguments: object) -> tuple[int, str, str]:
+    """Runs the command with a terminal as its stderr; returns the exit code, stdout and what the terminal showed."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+    command = [sys.executable, "-c", SLOWLY, "convert-ckpt", *map(str, arguments)]
+    with tempfile.TemporaryFile() as data:
+        child = subprocess.Popen(command, stdout=data, stderr=theirs, env={**os.environ, "TERM": "xterm"})
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # a terminal nobody writes to any more reads as an error
+            while piece := os.read(ours, 65536):
+                shown += piece
+        os.close(ours)
+        code = child.wait()
+        data.seek(0)
+        return code, data.read().decode(), shown.decode()
+
+
+def test_a_terminal_sees_rate_and_time_left_and_nothing_stays(make_hf, tmp_path):
+    source = make_hf(num_hidden_layers=12)
+    code, data, shown = on_a_terminal(source, tmp_path / "td")
+    assert code == 0
+    assert "Writing and verifying" in shown
+    assert re.search(r"[1-9]\d?%.*0:00:0\d.*[\d.]+/[\d.]+ kB.*[\d.]+ kB/s", shown)
+    assert shown.rstrip().endswith("\x1b[2K")
+    assert "Writing" not in data
+    assert "tensors bitwise equal" in data
+    assert "Verifying" in on_a_terminal(tmp_path / "td", "--verify-only")[2]
+    assert "%" not in on_a_terminal(source, tmp_path / "other", "--quiet")[2]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def wait(stage, done, total):
     if stage == "verify" and journal.is_file() and len(journal.read_text().splitlines()) > 4:
         print("now", flush=True)
         time.sleep(60)
-convert(plan_conversion({source!r}, {target!r}), progress=wait)
+convert(plan_conversion({source!r}, {target!r}, hf_config={config!r}), progress=wait)
 """
 
 
@@ -38,10 +38,10 @@ def small_jobs(monkeypatch):
     monkeypatch.setattr(module, "split_jobs", lambda units, dtypes: jobs.split_jobs(units, dtypes, 4096))
 
 
-def kill_midway(source: Path, target: Path) -> Path:
+def kill_midway(source: Path, target: Path, config: Path | None = None) -> Path:
     """Starts a conversion, kills it after four jobs, and returns the unfinished folder."""
     partial = target.with_name(f".{target.name}.partial")
-    code = PROGRAM.format(source=str(source), target=str(target), partial=str(partial))
+    code = PROGRAM.format(source=str(source), target=str(target), partial=str(partial), config=config and str(config))
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline().strip() == "now"
     os.kill(child.pid, signal.SIGKILL)
@@ -86,6 +86,23 @@ def test_another_conversion_starts_anew(make_hf, tmp_path, small_jobs):
     source = make_hf()
     kill_midway(source, tmp_path / "td")
     assert convert(plan_conversion(source, tmp_path / "td", tp=4)).kept == 0
+
+
+def test_a_resumed_conversion_keeps_nothing_of_another_config(make_hf, read_hf, tmp_path, small_jobs):
+    """The shapes are the same with twice the heads of half the size; which rows are whose isn't."""
+    one = make_hf("one", family="llama", head_dim=16)
+    two = make_hf("two", family="llama", head_dim=8, num_attention_heads=8, num_key_value_heads=4)
+    convert(plan_conversion(one, tmp_path / "td"))
+    (tmp_path / "td" / "release").rename(tmp_path / "bare")
+    kill_midway(tmp_path / "bare", tmp_path / "made", one)
+    done = convert(plan_conversion(tmp_path / "bare", tmp_path / "made", hf_config=two))
+    assert done.kept == 0
+    convert(plan_conversion(tmp_path / "bare", tmp_path / "anew", hf_config=two))
+    made, anew, other = (read_hf(folder) for folder in (tmp_path / "made", tmp_path / "anew", one))
+    assert all(torch.equal(made[name], anew[name]) for name in anew)
+    assert any(not torch.equal(made[name], other[name]) for name in other)
+    kill_midway(tmp_path / "bare", tmp_path / "again", two)
+    assert convert(plan_conversion(tmp_path / "bare", tmp_path / "again", hf_config=two)).kept > 0
 
 
 def test_an_interrupt_leaves_what_is_finished(make_hf, tmp_path, small_jobs, monkeypatch):

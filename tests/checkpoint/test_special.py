@@ -44,6 +44,30 @@ def test_fp8_blocks_are_read_as_bf16(make_hf, read_hf, tmp_path):
     assert "quantization_config" not in json.loads((tmp_path / "back" / "config.json").read_text())
 
 
+def test_fp8_tensors_that_are_left_out_take_their_scales_along(make_hf, read_hf, tmp_path):
+    meant = {}
+
+    def change(tensors):
+        extra = {"model.layers.3.mtp.eh_proj.weight": torch.randn(40, 32).to(torch.bfloat16)}
+        tensors |= extra | {"model.layers.3.mtp.norm.weight": torch.ones(32)}
+        meant.update(quantise(tensors, 20))
+
+    settings = {"quant_method": "fp8", "weight_block_size": [20, 20]}
+    source = make_hf(change=change, quantization_config=settings)
+    with pytest.raises(Findings) as caught:
+        plan_conversion(source, tmp_path / "td")
+    assert "_scale_inv" not in str(caught.value)
+    done = CliRunner().invoke(app, ["--json", "convert-ckpt", str(source), str(tmp_path / "td"), "--allow", "model.layers.3.*"])
+    assert done.exit_code == 0, done.stderr
+    left = {name: "allowed to be left out" for name in meant if name.startswith("model.layers.3.")}
+    assert json.loads(done.stdout)["left_out"] == left
+    assert len(left) == 2
+    convert(plan_conversion(tmp_path / "td", tmp_path / "back"))
+    back = read_hf(tmp_path / "back")
+    assert back.keys() == meant.keys() - left.keys()
+    assert all(torch.equal(back[name], meant[name]) for name in back)
+
+
 def test_fp8_scales_must_fit(make_hf, tmp_path):
     def change(tensors):
         quantise(tensors, 20)

@@ -103,9 +103,10 @@ def test_an_unknown_type_is_one_line_with_the_supported_list():
 
 def test_sizes_that_no_model_has_are_refused_before_they_fill_the_memory():
     with pytest.raises(Findings) as caught:
-        read(num_hidden_layers=10**9, hidden_size=10**12)
+        read(num_hidden_layers=10**9, hidden_size=10**12, vocab_size=10**9)
     assert "num_hidden_layers=1000000000 is more than 1000." in str(caught.value)
-    assert "hidden_size=1000000000000 is more than 1000000000." in str(caught.value)
+    assert "hidden_size=1000000000000 is more than 1000000." in str(caught.value)
+    assert "vocab_size=1000000000 is more than 10000000." in str(caught.value)
 
 
 @pytest.mark.parametrize("base", [float("nan"), float("inf"), -5.0, 0.0])
@@ -116,7 +117,7 @@ def test_a_rope_base_that_is_no_positive_number(base):
 
 @pytest.mark.parametrize(("key", "value"), [("factor", float("nan")), ("short_factor", [1.0, float("inf")])])
 def test_a_rope_scaling_that_is_not_finite(key, value):
-    with pytest.raises(Findings, match=rf"rope scaling's {key}=.* isn't finite"):
+    with pytest.raises(Findings, match=rf"rope scaling .*{key}.* isn't finite"):
         read(rope_scaling={"rope_type": "longrope", key: value})
 
 
