@@ -26,6 +26,8 @@ def check_path(path: str | Path, what: str, kind: Literal["file", "folder"] | No
 
     What lies in it is for its reader to judge. Imports nothing, so that a wrong path is told at once.
     """
+    if not str(path):
+        raise UsageError(f"{what} is named by an empty path.", f"Name a {kind or 'file or folder'}.")
     place = expanded(path)
     try:
         found = "folder" if place.is_dir() else "file" if place.exists() else None

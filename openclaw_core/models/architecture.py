@@ -35,7 +35,7 @@ __all__ = [
     "rope_places",
 ]
 
-MOST_LAYERS, MOST_EXPERTS = 1000, 4096
+MOST_LAYERS, MOST_EXPERTS, MOST_WIDTH, MOST_IDS = 1000, 4096, 10**6, 10**7
 """Above what any model has: a broken config must not make a list of names that fills the memory."""
 
 FAMILIES = {
@@ -170,7 +170,7 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
         raise UserError(f"{where}: model type {model_type!r} isn't supported.", f"{reason} Supported: {supported}.".lstrip())
     problems: Problems = []
     heads = integer(text, "num_attention_heads", problems)
-    hidden = integer(text, "hidden_size", problems)
+    hidden = integer(text, "hidden_size", problems, MOST_WIDTH)
     kv_heads = integer(text, "num_key_value_heads", problems) if text.get("num_key_value_heads") is not None else heads
     head_dim = integer(text, "head_dim", problems) if text.get("head_dim") is not None else hidden // max(heads, 1)
     layers = integer(text, "num_hidden_layers", problems, MOST_LAYERS)
@@ -189,7 +189,7 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
         kv_heads=kv_heads,
         head_dim=head_dim,
         ffn=integer(text, "intermediate_size", problems),
-        vocab=integer(text, "vocab_size", problems),
+        vocab=integer(text, "vocab_size", problems, MOST_IDS),
         rope_theta=rope_theta,
         rope_scaling=scaling,
         norm_eps=number(text, "rms_norm_eps", problems),

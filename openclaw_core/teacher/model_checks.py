@@ -14,6 +14,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 LOSSY = {("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float16")}
 READS = ("folder", "config", "weights", "manifest", "arguments")
 """What is read of a checkpoint; one cause may be found by several."""
+MOST_TOLD = 4
 NO_ARCHITECTURE = "an architecture couldn't be read"
 
 
@@ -33,7 +34,8 @@ def _whole(side: Side, column: int) -> Outcome:
     count = f"{len(side.examined.mapping.hf)} tensors" if side.examined else "-"
     shown = (count, "") if column == 0 else ("", count)
     if errors:
-        remedy = next((error.remedy for error in errors if error.remedy), "Convert or fetch the checkpoint again.")
+        remedies = dict.fromkeys(remedy for error in errors for remedy in _remedies(error) if remedy)
+        remedy = " ".join(remedies) or "Convert or fetch the checkpoint again."
         return Outcome("problem", shown, source, " ".join(map(_told, errors)), remedy)
     return ok(shown, source)
 
@@ -60,11 +62,17 @@ def hashes(pair: Pair) -> Outcome:
     return ok(shown, source)
 
 
+def _remedies(error: UserError) -> list[str]:
+    """Those of its findings, where it has some."""
+    return [remedy for _, remedy in error.findings[:MOST_TOLD]] if isinstance(error, Findings) else [error.remedy]
+
+
 def _told(error: UserError) -> str:
     if not isinstance(error, Findings):
         return error.what
     details = [what for what, _ in error.findings]
-    return " ".join([error.what, *details[:4], *([f"... and {len(details) - 4} more."] if len(details) > 4 else [])])
+    more = [f"... and {len(details) - MOST_TOLD} more."] if len(details) > MOST_TOLD else []
+    return " ".join([error.what, *details[:MOST_TOLD], *more])
 
 
 def rope_base(pair: Pair) -> Outcome:

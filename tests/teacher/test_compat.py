@@ -321,6 +321,14 @@ def test_a_torch_dist_that_holds_anything_is_a_finding(make, tmp_path, name, con
     assert problem.remedy
 
 
+def test_sizes_that_no_model_has_are_told_before_they_fill_the_memory(make):
+    student, teacher = make("s"), make("t")
+    edit(teacher / "config.json", lambda value: value.update(hidden_size=10**9, vocab_size=10**9))
+    check = only(validate(str(student), str(teacher)), "Teacher's checkpoint is whole", "problem")
+    assert "hidden_size=1000000000 is more than 1000000. vocab_size=1000000000 is more than 10000000." in check.finding
+    assert check.remedy == "Take the config of the model's release."
+
+
 def test_byte_level_tokens_are_bytes(make):
     student = make("s")
 
@@ -347,6 +355,9 @@ def test_the_command(make):
     bad = CliRunner().invoke(app, call)
     assert bad.exit_code == 1
     assert "holds no checkpoint" in bad.stdout
+    empty = CliRunner().invoke(app, ["validate", "--student", "", "--teacher", str(teacher)])
+    assert (empty.exit_code, empty.stdout) == (2, "")
+    assert "The student is named by an empty path" in empty.stderr
     none = CliRunner().invoke(app, ["validate"])
     assert none.exit_code == 2
     assert none.stderr.startswith("error: There is no student")
