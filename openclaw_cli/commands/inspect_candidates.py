@@ -137,14 +137,14 @@ def _open(run: str, tokenizer: Path | None) -> tuple[DumpReader, TokenTexts]:
     from openclaw_core.dumps.tokens import TokenTexts
     from openclaw_core.errors import UserError
     from openclaw_core.files import check_path
-    from openclaw_core.run.latest import named_run
     from openclaw_core.run.runfolder import RunFolder
+    from openclaw_core.run.runs import open_run
 
     if tokenizer is not None:
         check_path(tokenizer, "--tokenizer", kind=None)
     path = Path(run)
     bare = path.is_dir() and not (path / "run.json").is_file()
-    folder = RunFolder(path) if bare else named_run(run)
+    folder = RunFolder(path) if bare else open_run(run)
     reader = DumpReader(dumps_folder(folder.path))
     if tokenizer is not None:
         file = tokenizer / "tokenizer.json" if tokenizer.is_dir() else tokenizer

@@ -38,10 +38,10 @@ def status(
     from dataclasses import asdict
 
     from openclaw_cli.status_text import status_text
-    from openclaw_core.run.latest import named_run
+    from openclaw_core.run.runs import open_run
     from openclaw_core.run.status import read_status
 
-    read = read_status(named_run(run), stall_after_s=stall_after)
+    read = read_status(open_run(run), stall_after_s=stall_after)
     body = {**asdict(read), "abandoned": read.abandoned}
     active().data(body, lambda console: status_text(read, console), quiet=f"{read.state} {read.step} {read.steps}")
     if read.state == "failed" or read.stall is not None or read.abandoned:

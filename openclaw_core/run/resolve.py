@@ -12,7 +12,7 @@ from openclaw_core.config.sources import profile_names
 from openclaw_core.config.yaml_text import shown
 from openclaw_core.errors import UsageError, UsageFindings, UserError
 
-from .latest import named_run
+from .runs import open_run
 
 FIXED = ("student", "teacher", "train.dtype", "train.seed", "users.preference", "partition.device")
 
@@ -37,7 +37,7 @@ def resolve_run(
 
 
 def _resumed(resume: str, overrides: Sequence[str], env: Mapping[str, str]) -> tuple[Resolved, Path]:
-    run = named_run(resume)
+    run = open_run(resume)
     if not run.config.is_file():
         raise UserError(f"The run {run.path} has no config.yaml, so it can't go on.", "Start a new run.")
     before = load_profile(run.config, (), {}, check=False).values()

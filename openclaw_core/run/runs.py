@@ -47,7 +47,8 @@ def list_runs(root: Path) -> list[RunFolder]:
 
 
 def open_run(run: str | Path, root: Path = Path("runs")) -> RunFolder:
-    """The run at a path, or of that name under root; "latest" is the newest.
+    """The run at a path, or of that name under root; "latest" is the newest that trains, or the newest where none does: serving
+    doesn't move it.
 
     Raises UsageError naming the nearest run where there is none, and UserError where the folder holds none.
     """
@@ -58,12 +59,20 @@ def open_run(run: str | Path, root: Path = Path("runs")) -> RunFolder:
         raise UsageError(f"The run {shown(text)} can't be looked at: {error.strerror}.", "Check the path.") from None
 
 
+def _trains(run: RunFolder) -> bool:
+    """Whether a run has steps to make; one whose manifest can't be read is left to whoever reads it, who tells why."""
+    try:
+        return run.read().steps > 0
+    except UserError:
+        return True
+
+
 def _find_run(text: str, root: Path) -> RunFolder:
     if text == "latest":
         runs = list_runs(root)
         if not runs:
             raise UsageError(f"There is no run in {root}.", "Start one with `openclaw train`, or give the folder of a run.")
-        return runs[0]
+        return next(filter(_trains, runs), runs[0])
     given = Path(text)
     for path in (given, root / text if NAME.fullmatch(text) else given):
         if (path / "run.json").is_file():
