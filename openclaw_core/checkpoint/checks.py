@@ -102,6 +102,8 @@ def check_tokenizer(folder: Path, arch: Architecture) -> None:
         ids = [item["id"] for item in tokenizer.get("added_tokens", [])]
         vocab = tokenizer["model"]["vocab"]
         ids += list(vocab.values()) if isinstance(vocab, dict) else [len(vocab) - 1]
+        if not all(isinstance(number, int) for number in ids):
+            raise ValueError("it has ids that are no numbers")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} can't be read: {error}.", "Fetch the tokenizer again.") from None
     if ids and max(ids) >= arch.vocab:

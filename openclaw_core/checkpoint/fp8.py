@@ -20,12 +20,13 @@ def open_hf(folder: Path) -> HfReader:
     if not isinstance(settings, dict):
         return HfReader(folder)
     block = settings.get("weight_block_size")
-    if settings.get("quant_method") != "fp8" or not isinstance(block, list) or len(block) != 2:
+    sizes = block if isinstance(block, list) and len(block) == 2 else [0]
+    if settings.get("quant_method") != "fp8" or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise UserError(
             f"{folder}: the weights are quantised ({settings.get('quant_method', '?')}, blocks {block}).",
             "FP8 in blocks is dequantised; for anything else use the bf16 release.",
         )
-    return BlockFp8Reader(folder, (int(block[0]), int(block[1])))
+    return BlockFp8Reader(folder, (sizes[0], sizes[1]))
 
 
 class BlockFp8Reader(HfReader):

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -89,30 +90,63 @@ def map_tensor(path: Path, start: int, stop: int, dtype: torch.dtype, shape: tup
 
 
 def read_header(path: Path) -> dict[str, Entry]:
-    """The tensors of a safetensors file. Raises UserError when its bytes don't add up (truncated or damaged)."""
+    """The tensors of a safetensors file. Raises UserError when its bytes don't add up (truncated, damaged, another file)."""
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
+            head = file.read(8)
+            if head == b"version ":
+                raise UserError(f"{path} is a pointer of Git LFS, not the file itself.", "Fetch it with `git lfs pull`.")
+            if len(head) < 8:
+                raise ValueError("it is too short")
+            (length,) = struct.unpack("<Q", head)
             if length > min(size - 8, 100 * 2**20):
                 raise ValueError("its header is longer than the file")
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_each_once)
+        if not isinstance(header, dict):
+            raise ValueError("its header is no object")
         header.pop("__metadata__", None)
-        entries = {}
-        covered = 0
-        for name, value in header.items():
-            dtype, shape, (start, stop) = _DTYPES.get(value["dtype"]), tuple(value["shape"]), value["data_offsets"]
-            if dtype is None:
-                raise ValueError(f"{name} has the unknown dtype {value['dtype']}")
-            if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
-                raise ValueError(f"{name} has {stop - start} bytes for shape {list(shape)}")
-            covered += stop - start
-            entries[name] = Entry(path, dtype, shape, 8 + length + start, 8 + length + stop)
-        if covered != size - 8 - length:
-            raise ValueError(f"it has {size:,} bytes where {8 + length + covered:,} are announced")
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        entries = {name: _entry(path, name, value, 8 + length) for name, value in header.items()}
+        _check_cover(entries, 8 + length, size)
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} isn't a complete safetensors file: {error}.", "Fetch the model again.") from None
     return entries
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is named twice")
+    return found
+
+
+def _entry(path: Path, name: str, value: Any, base: int) -> Entry:
+    """A header's entry, its offsets counted from base; ValueError where it can't be one."""
+    if not name or not name.isprintable():
+        raise ValueError(f"it names a tensor {name!r}")
+    try:
+        dtype, shape, (start, stop) = _DTYPES.get(value["dtype"]), tuple(value["shape"]), value["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f"{name} isn't described by dtype, shape and data_offsets") from None
+    if dtype is None:
+        raise ValueError(f"{name} has the unknown dtype {value['dtype']}")
+    if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
+        raise ValueError(f"{name} has shape {list(shape)} at {[start, stop]}")
+    if stop - start != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name} has {stop - start} bytes for shape {list(shape)}")
+    return Entry(path, dtype, shape, base + start, base + stop)
+
+
+def _check_cover(entries: dict[str, Entry], base: int, size: int) -> None:
+    """Tensors lie one behind the other, from base to the end of the file; ValueError where they don't."""
+    place = base
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if entry.start != place:
+            raise ValueError(f"{name} begins at byte {entry.start:,}, where {place:,} was due")
+        place = entry.stop
+    if place != size:
+        raise ValueError(f"it has {size:,} bytes where {place:,} are announced")
 
 
 def _check_index(folder: Path, entries: dict[str, Entry]) -> None:

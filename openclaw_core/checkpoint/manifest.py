@@ -93,12 +93,23 @@ def check_companions(folder: Path) -> None:
     broken = sorted(str(path) for path in _named(folder) if (path.suffix or path in templates) and not path.is_file())
     if broken:
         raise UserError(f"{', '.join(broken)}: not a file, or a link to one that is gone.", "Fetch the model again.")
+    for path in companions(folder):
+        if path.suffix == ".json" and path.name != "tokenizer.json":  # that one is large, and read where its ids are checked
+            check_json(path)
     # The hub's cache keeps files in blobs/, beside snapshots/, and links to them.
     home = folder.resolve()
     home = home.parents[1] if home.parent.name == "snapshots" else home
     astray = sorted(str(path) for path in templates if home not in path.resolve().parents)
     if astray:
         raise UserError(f"{', '.join(astray)}: a link out of {folder}.", "Put the file itself there, or remove the link.")
+
+
+def check_json(path: Path) -> None:
+    """Raises UserError where a file isn't JSON."""
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} can't be read as JSON: {error}.", "Fetch the model again.") from None
 
 
 def _named(folder: Path) -> set[Path]:

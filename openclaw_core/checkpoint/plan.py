@@ -27,6 +27,7 @@ from openclaw_core.models.architecture import VOCAB_DIVISOR, Architecture, archi
 from openclaw_core.models.hf_config import read_config
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+_FLOATS = {torch.float64, *DTYPES.values()}
 Target = Literal["hf", "torch_dist"]
 WORKERS = 2
 BASE_BYTES = 300 * 2**20
@@ -91,6 +92,8 @@ def plan_conversion(
     vocabulary. dtype (bf16, fp16, fp32) casts. allow are globs of source tensors that may be left out. expect confirms
     architecture fields. Raises UserError, UsageError or Findings.
     """
+    if not str(target):
+        raise UsageError("DST is named by an empty path.", "Name a folder.")
     found = sniff(source, step)
     to = to or ("torch_dist" if found.kind == "hf" else "hf")
     place = expanded(target).absolute()
@@ -163,6 +166,12 @@ def _dtypes(
     examined: Examined, to: Target, cast: torch.dtype | None, where: str
 ) -> tuple[dict[str, torch.dtype], dict[str, torch.dtype]]:
     """By torch_dist name and by Hugging Face name, cast on the side that is written."""
+    wrong = sorted({(str(own).removeprefix("torch."), name) for name, own in examined.dtypes.items() if own not in _FLOATS})
+    if wrong:
+        findings = [(f"{name} is {own}.", "") for own, name in wrong[:20]]
+        more = [(f"... and {len(wrong) - 20} more.", "")] if len(wrong) > 20 else []
+        what = "integers and 8-bit floats stand for weights only with scales, which aren't here"
+        raise Findings(f"{where}: {what}; use a bf16, fp16 or fp32 release.", findings + more)
     if to == "torch_dist":
         named = {name: cast or own for name, own in examined.dtypes.items()}
         return _one_dtype_each(examined.mapping, named, where), named
@@ -181,7 +190,7 @@ def _one_dtype_each(mapping: Mapping, hf_dtypes: dict[str, torch.dtype], where: 
         if len(dtypes) > 1
     ]
     wrong = [
-        (f"{name} is {next(iter(dtypes))}.", "Use a bf16, fp16 or fp32 release.")
+        (f"{name} is {next(iter(dtypes))}.", "Pass --dtype.")
         for name, dtypes in seen.items()
         if not dtypes <= set(DTYPES.values())
     ]

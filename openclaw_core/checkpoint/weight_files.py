@@ -50,6 +50,8 @@ def read_index(path: Path) -> dict[str, str]:
         weights = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         if not all(isinstance(file, str) and "/" not in file for file in weights.values()):
             raise ValueError("weight_map must name files of the same folder")
+        if not weights:
+            raise ValueError("it names no tensor")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} can't be read: {error}.", "Fetch the model again.") from None
     return weights

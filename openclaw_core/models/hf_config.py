@@ -107,16 +107,22 @@ def rope(text: dict[str, Any], problems: Problems) -> tuple[float, dict[str, Any
     base = next(iter(places.values()), 0.0)
     if places and not 0 < base < float("inf"):
         problems.append((f"The rope base {base} isn't a positive number.", "Take the config of the model's release."))
-    blocks = [text[key] for key in ("rope_parameters", "rope_scaling") if isinstance(text.get(key), dict)]
+    stated = {key: text[key] for key in ("rope_parameters", "rope_scaling") if text.get(key) is not None}
+    broken = ", ".join(f"{key}={value!r}" for key, value in stated.items() if not isinstance(value, dict))
+    if broken:
+        problems.append((f"{broken} isn't an object.", "Take the config of the model's release."))
+        return base, None
+    blocks = list(stated.values())
     if any(
         "rope_type" not in block and "type" not in block and any(isinstance(v, dict) for v in block.values()) for block in blocks
     ):
         problems.append(("rope_parameters holds one set per layer type.", "Models whose layers differ in rope aren't supported."))
         return base, None
-    scaling: dict[str, Any] = {}
-    for block in blocks:
-        scaling.update({k: v for k, v in block.items() if k not in ("rope_theta", "type", "rope_type") and v is not None})
-        scaling["rope_type"] = block.get("rope_type") or block.get("type") or "default"
+    each = [_scaling(block) for block in blocks]
+    if len(each) == 2 and each[0] != each[1]:
+        texts = f"rope_parameters says {each[0]}, rope_scaling {each[1]}"
+        problems.append((f"The rope scaling differs: {texts}.", "Keep the one the model was trained with."))
+    scaling = each[0] if each else {}
     if scaling.get("rope_type", "default") == "default":
         return base, None
     try:
@@ -126,7 +132,16 @@ def rope(text: dict[str, Any], problems: Problems) -> tuple[float, dict[str, Any
     return base, scaling
 
 
+def _scaling(block: dict[str, Any]) -> dict[str, Any]:
+    """What a block says apart from the base, its kind under one name."""
+    rest = {key: value for key, value in block.items() if key not in ("rope_theta", "type", "rope_type") and value is not None}
+    return {**rest, "rope_type": block.get("rope_type") or block.get("type") or "default"}
+
+
 def refuse_unsupported(text: dict[str, Any], family: str, problems: Problems) -> None:
+    other = {str(kind) for kind in text.get("layer_types") or ()} - {"full_attention"}
+    if other:
+        problems.append((f"layer_types holds {', '.join(sorted(other))}.", "Use a model with full attention in every layer."))
     if text.get("use_sliding_window"):
         problems.append(("use_sliding_window=true: attention windows aren't supported.", "Use a model with full attention."))
     for key in ("attention_bias", "mlp_bias"):
@@ -140,6 +155,8 @@ def refuse_unsupported(text: dict[str, Any], family: str, problems: Problems) ->
     if quantised and not (facts.get("quant_method") == "fp8" and facts.get("weight_block_size")):
         method = facts.get("quant_method", "?")
         problems.append((f"The weights are quantised ({method}).", "Use the bf16 release, or one in FP8 blocks."))
-    partial = text.get("partial_rotary_factor", 1.0)
-    if partial not in (None, 1, 1.0):
-        problems.append((f"partial_rotary_factor={partial}: rope on a part of the head isn't supported.", "Use another model."))
+    for place in (text, text.get("rope_parameters")):
+        partial = place.get("partial_rotary_factor", 1.0) if isinstance(place, dict) else None
+        if partial not in (None, 1, 1.0):
+            what = f"partial_rotary_factor={partial}: rope on a part of the head isn't supported."
+            problems.append((what, "Use another model."))

@@ -125,6 +125,7 @@ def test_a_terminal_sees_rate_and_time_left_and_nothing_stays(make_hf, tmp_path)
         (["hf", "x", "--tp", "0"], 2, "error: Tensor-parallel size 0"),
         (["hf", "hf/x"], 2, "lie in each other"),
         (["hf", "x", "--to", "hf"], 2, "already is a Hugging Face folder"),
+        (["hf", ""], 2, "error: DST is named by an empty path. Name a folder."),
         (["hf", "full"], 2, "full exists. Choose another place, or pass --overwrite."),
     ],
 )

@@ -161,6 +161,41 @@ def test_dtype_is_cast_and_the_config_says_so(make_hf, read_hf, tmp_path, name, 
     assert json.loads((tmp_path / "back" / "config.json").read_text())["torch_dtype"] == str(dtype).removeprefix("torch.")
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("cast", [None, "bf16"])
+def test_numbers_that_need_scales_are_no_weights(make_hf, tmp_path, dtype, cast):
+    def change(tensors):
+        tensors["model.layers.1.mlp.up_proj.weight"] = tensors["model.layers.1.mlp.up_proj.weight"].to(dtype)
+
+    with pytest.raises(Findings, match=r"stand for weights only with scales(.|\n)*model\.layers\.1\.mlp\.up_proj\.weight is"):
+        plan_conversion(make_hf(change=change), tmp_path / "td", dtype=cast)
+
+
+def test_double_precision_is_cast_when_asked_for(make_hf, read_hf, tmp_path):
+    source = make_hf(dtype=torch.float64)
+    with pytest.raises(Findings, match=r"is torch\.float64\. Pass --dtype"):
+        plan_conversion(source, tmp_path / "td")
+    run(source, tmp_path / "td", dtype="fp32")
+    run(tmp_path / "td", tmp_path / "back")
+    back = read_hf(tmp_path / "back")
+    assert all(torch.equal(tensor.float(), back[name]) for name, tensor in read_hf(source).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("generation_config.json", "nope", "can't be read as JSON"),
+        ("tokenizer_config.json", "{", "can't be read as JSON"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": "x"}}}', "it has ids that are no numbers"),
+    ],
+)
+def test_a_damaged_companion_is_an_error_before_anything_is_written(make_hf, tmp_path, name, text, said):
+    source = make_hf()
+    (source / name).write_text(text)
+    with pytest.raises(UserError, match=rf"{name}.*{said}"):
+        plan_conversion(source, tmp_path / "td")
+
+
 @pytest.mark.parametrize("layers", [2, 4])
 def test_a_config_with_other_layers_is_refused(make_hf, tmp_path, layers):
     source = make_hf()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import pytest
 import torch
@@ -31,6 +32,71 @@ def test_a_truncated_file(make_hf, keep):
     path.write_bytes(data[:keep])
     with pytest.raises(UserError, match="isn't a complete safetensors file"):
         HfReader(folder)
+
+
+NORM, OTHER = "model.norm.weight", "model.layers.0.input_layernorm.weight"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("data_offsets", [10**9, 10**9 + 64], "begins at byte 1,000,0"),
+        ("data_offsets", [0.0, 64.0], r"has shape \[32\] at \[0\.0, 64\.0\]"),
+        ("data_offsets", [-64, 0], r"at \[-64, 0\]"),
+        ("data_offsets", 5, "isn't described by"),
+        ("shape", [32.0], r"has shape \[32\.0\]"),
+        ("shape", [-32, -1], r"has shape \[-32, -1\]"),
+        ("shape", [True, 32], "has shape"),
+        ("shape", [31], "has 64 bytes for shape"),
+        ("dtype", "F4", "unknown dtype F4"),
+        ("dtype", ["BF16"], "isn't described by"),
+    ],
+)
+def test_a_header_that_lies(make_hf, key, value, said):
+    folder = make_hf()
+    rewrite(folder / "model.safetensors", lambda header: header[NORM].update({key: value}))
+    with pytest.raises(UserError, match=said):
+        HfReader(folder)
+
+
+def test_two_tensors_in_one_place(make_hf):
+    folder = make_hf()
+    rewrite(folder / "model.safetensors", lambda header: header[NORM].update(data_offsets=header[OTHER]["data_offsets"]))
+    with pytest.raises(UserError, match=r"begins at byte .*, where .* was due"):
+        HfReader(folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda header: json.dumps(header)[:-1] + f', "{NORM}": {{}}}}', f"'{NORM}' is named twice"),
+        (lambda header: json.dumps(header).replace(NORM, "a\\nb"), r"names a tensor 'a\\nb'"),
+        (lambda header: "[" * 100_000, "recursion"),
+        (lambda header: "[]", "no object"),
+    ],
+)
+def test_a_header_that_is_none(make_hf, make, said):
+    folder = make_hf()
+    rewrite(folder / "model.safetensors", make)
+    with pytest.raises(UserError, match=said):
+        HfReader(folder)
+
+
+def test_a_pointer_instead_of_the_file(make_hf):
+    folder = make_hf()
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
+    with pytest.raises(UserError, match=r"pointer of Git LFS, not the file itself\. Fetch it with `git lfs pull`"):
+        HfReader(folder)
+
+
+def rewrite(path, change):
+    """Changes a file's header in place, or puts the text that change returns for it."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    made = change(header)
+    text = (made if isinstance(made, str) else json.dumps(header)).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
 
 
 def test_written_folders_read_elsewhere(tmp_path):

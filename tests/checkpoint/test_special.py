@@ -80,6 +80,13 @@ def test_fp8_scales_must_fit(make_hf, tmp_path):
     assert "scales nothing" in str(caught.value)
 
 
+@pytest.mark.parametrize("block", [["a", 128], [0, 0], [128], 128])
+def test_blocks_of_no_size_are_refused(make_hf, tmp_path, block):
+    source = make_hf(quantization_config={"quant_method": "fp8", "weight_block_size": block})
+    with pytest.raises(UserError, match=r"the weights are quantised \(fp8, blocks"):
+        plan_conversion(source, tmp_path / "td")
+
+
 def test_other_quantisation_is_refused(make_hf, tmp_path):
     with pytest.raises(UserError, match="gptq"):
         plan_conversion(make_hf(quantization_config={"quant_method": "gptq", "bits": 4}), tmp_path / "td")

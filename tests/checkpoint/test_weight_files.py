@@ -92,7 +92,9 @@ def test_an_index_that_disagrees(make_hf):
         HfReader(folder)
 
 
-@pytest.mark.parametrize("index", ['{"weight_map": {"a": "../x.safetensors"}}', "[]", "{", '{"weight_map": 3}'])
+@pytest.mark.parametrize(
+    "index", ['{"weight_map": {"a": "../x.safetensors"}}', "[]", "{", '{"weight_map": 3}', '{"weight_map": {}}']
+)
 def test_a_broken_index(make_hf, index):
     folder = make_hf(shards=2)
     (folder / "model.safetensors.index.json").write_text(index)

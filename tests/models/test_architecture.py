@@ -137,6 +137,11 @@ def test_every_bad_field_at_once():
         {"attention_bias": True},
         {"quantization_config": {"quant_method": "fp8"}},
         {"partial_rotary_factor": 0.5},
+        {"rope_theta": "drop", "rope_parameters": {"rope_theta": 5e6, "rope_type": "default", "partial_rotary_factor": 0.5}},
+        {"rope_parameters": [1]},
+        {"rope_scaling": "linear"},
+        {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"layer_types": ["full_attention", "sliding_attention"]},
         {"rope_parameters": {"full_attention": {"rope_theta": 5e6}}, "rope_theta": "drop"},
     ],
 )
