@@ -28,24 +28,24 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, scale:
 def attend_each(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack, scale: float) -> torch.Tensor:
     """One SDPA call per sequence; lengths are known on the host, so nothing waits for the device."""
     k, v, lengths = _keys(k, v, pack)
-    grouped = q.shape[1] != k.shape[1]
     parts = []
     sequences = (t.transpose(0, 1)[None].split(cuts, dim=2) for t, cuts in ((q, pack.lengths), (k, lengths), (v, lengths)))
     for one_q, one_k, one_v in zip(*sequences, strict=True):
-        own, seen = one_q.shape[2], one_k.shape[2]
-        mask = None if own == seen else torch.ones(own, seen, dtype=torch.bool, device=q.device).tril(seen - own)
-        out = F.scaled_dot_product_attention(
-            one_q, one_k, one_v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
-        )
-        parts.append(out[0])
+        parts.append(attend_one(one_q, one_k, one_v, scale)[0])
     return torch.cat(parts, dim=1).transpose(0, 1)
+
+
+def attend_one(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    """Of one sequence the last n rows: q [1, H, n, d], k and v [1, G, s, d] with s >= n -> [1, H, n, d]."""
+    own, seen = q.shape[2], k.shape[2]
+    mask = None if own == seen else torch.ones(own, seen, dtype=torch.bool, device=q.device).tril(seen - own)
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped)
 
 
 def _keys(k: torch.Tensor, v: torch.Tensor, pack: Pack) -> tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]:
     if pack.shared is None:
         return k, v, pack.lengths
-    if pack.shared.rows is None:
-        return k, v, pack.shared.lengths
     if pack.shared.group is not None:
         k, v = gather_from_sequence_parallel_region(torch.stack((k, v), dim=1), group=pack.shared.group).unbind(1)
     return k.index_select(0, pack.shared.rows), v.index_select(0, pack.shared.rows), pack.shared.lengths
@@ -94,9 +94,10 @@ def counts_from_the_end(attend: Attend, device: torch.device, dtype: torch.dtype
         cu_seqlens=torch.tensor([0, 32, 48], dtype=torch.int32, device=device),
         lengths=(32, 16),
         rows=whole[:0],
+        places=np.arange(0),
         response_ids=whole[:0],
         row_counts=(0, 0),
-        shared=SharedKeys.of([np.arange(32), np.arange(48)], device),
+        shared=SharedKeys.of([np.arange(32), np.arange(48)], (32, 16), device),
     )
     with torch.no_grad():
         found, right = (one(q, k, v, pack, 0.125) for one in (attend, attend_each))

@@ -129,23 +129,24 @@ class PackedGPT(GPTModel):
         Pipeline stages before the last return their hidden states [T or T / tp, 1, hidden].
         """
         embedded = self.embedding(input_ids=pack.input_ids[None], position_ids=None) if self.pre_process else None
+        layout = PackedLayout(pack)
         hidden = self.decoder(
             hidden_states=embedded,
             attention_mask=None,
             rotary_pos_emb=self._rotary(pack.positions),
-            packed_seq_params=PackedLayout(pack),
+            packed_seq_params=layout,
         )
         if not self.post_process:
             return hidden
         if self.config.sequence_parallel:
             # The output layer's input gradient is summed over the ranks already, so each keeps its slice of it.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
-        rows = hidden.squeeze(1).index_select(0, pack.rows)
+        rows = hidden.squeeze(1).index_select(0, layout.rows)
         return self.logits(rows) if want == "logits" else rows
 
     def logits(self, rows: torch.Tensor) -> torch.Tensor:
         """Rows [N, hidden] -> this rank's columns of the logits [N, V / tp]."""
-        weight = self.shared_embedding_or_output_weight() if self.arch.tied else self.output_layer.weight
+        weight = self.output_weight
         if not torch.is_grad_enabled():
             return F.linear(rows, weight)
         return linear_with_grad_accumulation_and_async_allreduce(
@@ -157,6 +158,12 @@ class PackedGPT(GPTModel):
             sequence_parallel=False,
             tp_group=self.pg_collection.tp,
         )
+
+    @property
+    def output_weight(self) -> torch.Tensor:
+        """The output layer's weight on this rank [V / tp, hidden]."""
+        weight: torch.Tensor = self.shared_embedding_or_output_weight() if self.arch.tied else self.output_layer.weight
+        return weight
 
     @property
     def columns(self) -> VocabShard:

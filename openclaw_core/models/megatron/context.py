@@ -50,7 +50,7 @@ def cut(pack: Pack, group: Any) -> ContextPart:
     own = torch.from_numpy(np.concatenate(mine)).to(pack.input_ids.device)
     place = np.full(sum(pack.lengths), -1)
     place[np.concatenate(mine)] = np.arange(CHUNKS * size)
-    at = place[pack.rows.cpu().numpy()]
+    at = place[pack.places]
     held = np.flatnonzero(at >= 0)
     blocks, keys = _blocks(pack.lengths, mine, size, ranks)
     ends = np.cumsum((0, *blocks), dtype=np.int32)
@@ -62,9 +62,10 @@ def cut(pack: Pack, group: Any) -> ContextPart:
         cu_seqlens=torch.from_numpy(ends).to(device),
         lengths=tuple(blocks),
         rows=torch.from_numpy(at[held]).to(device),
+        places=at[held],
         response_ids=pack.response_ids[torch.from_numpy(held).to(device)],
         row_counts=(),
-        shared=SharedKeys.of(keys, device, group),
+        shared=SharedKeys.of(keys, blocks, device, group),
     )
     return ContextPart(local, torch.from_numpy(held).to(device), group)
 

@@ -28,12 +28,24 @@ def freeze(model: Any) -> None:
     model.eval()
     for layer in model.decoder.layers:
         layer.forward = partial(_forward, layer)
+    # Where ranks hold slices of the rows, those that are wanted aren't spread evenly.
+    if model.post_process and not model.config.sequence_parallel:
+        layer.forward = partial(_forward, layer, last=True)
 
 
 def _forward(
-    layer: Any, hidden_states: torch.Tensor, *, rotary_pos_emb: torch.Tensor, packed_seq_params: PackedLayout, **rest: Any
+    layer: Any,
+    hidden_states: torch.Tensor,
+    *,
+    rotary_pos_emb: torch.Tensor,
+    packed_seq_params: PackedLayout,
+    last: bool = False,
+    **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """hidden_states [T or T / tp, 1, hidden] -> the same after the layer. What else a layer can be given isn't known here."""
+    """hidden_states [T or T / tp, 1, hidden] -> the same after the layer; last: of the rows alone that predict something.
+
+    What else a layer can be given isn't known here.
+    """
     given = [name for name, value in rest.items() if value is not None]
     assert not given, f"frozen layers take no {', '.join(given)}"
     attention, mlp = layer.self_attention, layer.mlp
@@ -45,8 +57,14 @@ def _forward(
     q_norm, k_norm = (getattr(norm, "weight", None) for norm in (attention.q_layernorm, attention.k_layernorm))
     turn = packed_seq_params.turns(rotary_pos_emb, mixed.dtype)
     q, k = ops.rotate(mixed, turn, q_norm, k_norm, layer.config.layernorm_epsilon)
-    parts = packed_seq_params.cut()
-    attended = squares.attend(q, k, mixed[:, :, -1], packed_seq_params.pack, parts, attention.core_attention.scale)
+    v, scale, members = mixed[:, :, -1], attention.core_attention.scale, q.shape[1] // groups
+    wanted = packed_seq_params.narrow(members) if last else None
+    if wanted is not None:
+        attended = squares.attend_wanted(q, k, v, wanted, scale)
+        hidden_states = hidden_states.index_select(0, wanted.rows)
+    else:
+        parts = packed_seq_params.cut(members) if squares.works(q, k) else None
+        attended = squares.attend(q, k, v, packed_seq_params.pack, parts, scale)
     projected, _ = attention.linear_proj(attended.reshape(attended.shape[0], 1, -1))
     hidden, normed = ops.add_norm(hidden_states, projected, layer.pre_mlp_layernorm.weight, layer.pre_mlp_layernorm.eps)
     wide, _ = mlp.linear_fc1(normed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from openclaw_core.models.megatron import squares
+from openclaw_core.models.megatron import spans, squares
 from openclaw_core.models.megatron.attention import attend
 from openclaw_core.models.megatron.core import MegatronModule, PackedSeqParams
 from openclaw_core.models.megatron.packing import Pack
@@ -23,6 +23,8 @@ class PackedLayout(PackedSeqParams):
     def __init__(self, pack: Pack) -> None:
         super().__init__(qkv_format="packed")
         self.pack = pack
+        self.rows = pack.rows
+        """Where the rows that predict something are in the hidden states behind the last layer."""
         self._turns: torch.Tensor | None = None
         self._cut: squares.Cut | None = None
 
@@ -33,11 +35,18 @@ class PackedLayout(PackedSeqParams):
             self._turns = torch.cat((half.cos(), half.sin()), dim=1).to(dtype)
         return self._turns
 
-    def cut(self) -> squares.Cut:
-        """The pack's squares and its other rows; computed once for all layers."""
+    def cut(self, members: int) -> squares.Cut | None:
+        """The pack's squares and its other rows, as squares.cut; computed once for all layers."""
         if self._cut is None:
-            self._cut = squares.cut(self.pack)
+            self._cut = squares.cut(self.pack, members)
         return self._cut
+
+    def narrow(self, members: int) -> spans.Wanted | None:
+        """What the last layer has to answer, as spans.wanted; its hidden states hold those rows alone, and rows says where."""
+        wanted = spans.wanted(self.pack, members)
+        if wanted is not None:
+            self.rows = wanted.places
+        return wanted
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

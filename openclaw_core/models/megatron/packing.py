@@ -29,19 +29,23 @@ class SharedKeys:
 
     rows [sum of lengths] int64, None where all keys are read as they lie; cu_seqlens [S' + 1] int32; lengths: the same on
     the host. The last query of a block sees all of the block's keys, the one before it all but the last. Where group is
-    given, rows count through the keys of its ranks one after the other (context.py).
+    given, rows count through the keys of its ranks one after the other (context.py); where not, prefixes are the ranges
+    (first row, how many) of what comes before each block.
     """
 
-    rows: torch.Tensor | None
+    rows: torch.Tensor
     cu_seqlens: torch.Tensor
     lengths: tuple[int, ...]
+    prefixes: tuple[tuple[tuple[int, int], ...], ...]
     group: Any = None
 
     @classmethod
-    def of(cls, keys: Sequence[np.ndarray], device: torch.device, group: Any = None) -> SharedKeys:
-        """From the key rows of each block."""
+    def of(cls, keys: Sequence[np.ndarray], own: Sequence[int], device: torch.device, group: Any = None) -> SharedKeys:
+        """From the key rows of each block, of which the last are its own."""
         lengths = tuple(len(rows) for rows in keys)
-        return cls(onto(np.concatenate(keys), device), onto(np.cumsum((0, *lengths), dtype=np.int32), device), lengths, group)
+        prefixes = tuple(ranges(rows[: len(rows) - last]) for rows, last in zip(keys, own, strict=True))
+        ends = np.cumsum((0, *lengths), dtype=np.int32)
+        return cls(onto(np.concatenate(keys), device), onto(ends, device), lengths, prefixes, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,10 @@ class Pack:
     """S sequences in T rows, N of which predict response ids.
 
     input_ids, positions [T] int64; cu_seqlens [S' + 1] int32 (S' counts the filler behind the sequences, if any);
-    lengths: the same on the host; rows [N]: the row that predicts each response id; response_ids [N];
-    row_counts: R of each sequence, on the host. Where shared is given, the S' parts are the rows that sequences don't have
-    in common (prefix.py) or that this rank holds (context.py), lengths and cu_seqlens count those, and attention reads the
-    keys that shared names.
+    lengths: the same on the host; rows [N]: the row that predicts each response id, places the same on the host;
+    response_ids [N]; row_counts: R of each sequence, on the host. Where shared is given, the S' parts are the rows that
+    sequences don't have in common (prefix.py) or that this rank holds (context.py), lengths and cu_seqlens count those, and
+    attention reads the keys that shared names.
     """
 
     input_ids: torch.Tensor
@@ -60,6 +64,7 @@ class Pack:
     cu_seqlens: torch.Tensor
     lengths: tuple[int, ...]
     rows: torch.Tensor
+    places: np.ndarray
     response_ids: torch.Tensor
     row_counts: tuple[int, ...]
     shared: SharedKeys | None = None
@@ -97,12 +102,14 @@ def make_pack(sequences: Sequence[SequenceIds], device: torch.device, *, multipl
     ends = [0]
     for length in lengths:
         ends.append(ends[-1] + length)
+    places = np.array(rows, dtype=np.int64)
     return Pack(
         input_ids=onto(ids, device),
         positions=onto(positions, device),
         cu_seqlens=onto(ends, device, torch.int32),
         lengths=tuple(lengths),
-        rows=onto(rows, device),
+        rows=onto(places, device),
+        places=places,
         response_ids=onto(response, device),
         row_counts=tuple(len(s.response_ids) for s in sequences),
     )
@@ -114,6 +121,12 @@ def onto(values: Sequence[int] | np.ndarray, device: torch.device, dtype: torch.
         dtype = dtype or torch.int64
     tensor = torch.as_tensor(values, dtype=dtype)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def ranges(rows: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """Whole numbers as ranges (first, how many) of neighbours, in their order."""
+    parts = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+    return tuple((int(part[0]), len(part)) for part in parts if len(part))
 
 
 def check_prompts(sequences: Sequence[SequenceIds]) -> None:

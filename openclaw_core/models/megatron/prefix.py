@@ -58,15 +58,16 @@ def make_shared_pack(sequences: Sequence[SequenceIds], device: torch.device, *, 
     keys = [rows_of[i] for i, _ in blocks] + ([np.arange(total, total + filler)] if filler else [])
     starts = [start for _, start in blocks] + ([0] if filler else [])
     positions = flat.positions + onto(np.repeat(starts, flat.lengths), device)
-    rows = [rows_of[i][len(s.prompt_ids) - 1 : len(s) - 1] for i, s in enumerate(sequences)]
+    places = np.concatenate([rows_of[i][len(s.prompt_ids) - 1 : len(s) - 1] for i, s in enumerate(sequences)])
     response = [identity for s in sequences for identity in s.response_ids]
     return replace(
         flat,
         positions=positions,
-        rows=onto(np.concatenate(rows), device),
+        rows=onto(places, device),
+        places=places,
         response_ids=onto(response, device),
         row_counts=tuple(len(s.response_ids) for s in sequences),
-        shared=SharedKeys.of(keys, device),
+        shared=SharedKeys.of(keys, flat.lengths, device),
     )
 
 

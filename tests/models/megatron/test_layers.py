@@ -8,9 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import SDPBackend
 
-from openclaw_core.models.megatron import attention, squares
 from openclaw_core.models.megatron.attention import adapt_varlen, attend_each, counts_from_the_end
 from openclaw_core.models.megatron.packing import SequenceIds, make_pack
 from openclaw_core.models.megatron.prefix import make_shared_pack
@@ -60,21 +58,6 @@ def test_generations_of_varlen_attn(generation, scale, pack):
 @pytest.mark.parametrize(("generation", "right"), [(newest, True), (oldest, True), (from_the_start, False)])
 def test_a_kernel_is_asked_which_keys_its_queries_see(generation, right):
     assert counts_from_the_end(adapt_varlen(generation), CPU, torch.float32) is right
-
-
-@pytest.mark.parametrize("pack", [PACK, SHARED], ids=["plain", "shared"])
-@pytest.mark.parametrize("step", [1, 2, 3, 9])
-def test_squares_and_the_rest_are_the_whole(monkeypatch, step, pack):
-    monkeypatch.setattr(squares, "STEP", step)
-    monkeypatch.setattr(squares, "BACKEND", SDPBackend.MATH)
-    monkeypatch.setattr(attention, "varlen", lambda: adapt_varlen(newest))
-    rows = len(pack.input_ids)
-    q, k, v = torch.randn(rows, 4, 16), torch.randn(rows, 2, 16), torch.randn(rows, 2, 16)
-    parts = squares.cut(pack)
-    assert sum(side for _, side in parts.squares) + len(parts.rows) == rows
-    assert bool(parts.squares) is (step < 9)
-    torch.testing.assert_close(squares._attend(q, k, v, parts, 0.3), attend_each(q, k, v, pack, 0.3))
-    assert torch.equal(squares.attend(q, k, v, pack, parts, 0.3), attend_each(q, k, v, pack, 0.3)), "nothing of it on a CPU"
 
 
 def test_one_that_cannot_be_causal_is_not_used():
