@@ -43,16 +43,16 @@ def measure(scorer: TeacherScorer, samples: Sequence[Sample], rounds: int) -> di
         for k in range(passes)
         for s in samples
     ]
-    whole = [len(s) for s in sequences]
+    whole, replies = [len(s) for s in sequences], [len(s.response_ids) for s in sequences]
     out: dict[str, Any] = {}
     schedules: dict[str, tuple[Callable[[], Any], int, int]] = {
         "published": (
             lambda: _published(scorer, repeated, len(samples)),
             sum(map(len, repeated)),
-            _flops(scorer.arch, repeated, [len(s) for s in repeated]),
+            _flops(scorer.arch, repeated, [len(s) for s in repeated], [len(s) for s in repeated]),
         ),
-        "whole": (lambda: _score(scorer, samples, False), sum(whole), _flops(scorer.arch, sequences, whole)),
-        "shared": (lambda: _score(scorer, samples, True), -1, _flops(scorer.arch, sequences, added_tokens(sequences))),
+        "whole": (lambda: _score(scorer, samples, False), sum(whole), _flops(scorer.arch, sequences, whole, replies)),
+        "shared": (lambda: _score(scorer, samples, True), -1, _flops(scorer.arch, sequences, added_tokens(sequences), replies)),
     }
     scores: dict[str, Any] = {}
     for name, (work, tokens, flops) in schedules.items():
@@ -67,6 +67,7 @@ def measure(scorer: TeacherScorer, samples: Sequence[Sample], rounds: int) -> di
         # The first round compiles and warms.
         out[name] = {
             "tokens": forwarded, "seconds": median(seconds[1:]), "rounds": seconds[1:], "flops": flops, "peak_bytes": max(peaks),
+            "output_flops": 2 * scorer.arch.hidden * scorer.arch.vocab * (tokens if name == "published" else sum(replies)),
         }  # fmt: skip
     out["difference"] = _apart(scores["whole"], scores["shared"])
     return out
@@ -74,7 +75,7 @@ def measure(scorer: TeacherScorer, samples: Sequence[Sample], rounds: int) -> di
 
 GROUPS = {
     "matrices": ("gemm", "nvjet", "cutlass", "xmma", "cublas"),
-    "attention": ("flash", "fmha", "sdpa"),
+    "attention": ("flash", "fmha", "sdpa", "_attend_kernel"),
     "norms, rotation, activation": ("_norm_kernel", "_rotate_kernel", "_swiglu_kernel"),
     "log-sum-exp and top-K": ("_stats_kernel", "_topk_kernel"),
     "keys and values of shared prefixes, rows": ("index", "gather"),
@@ -101,7 +102,11 @@ def profiled(scorer: TeacherScorer, samples: Sequence[Sample]) -> dict[str, Any]
             groups[group] += seconds
     sequences = [SequenceIds(c.hinted_prompt_ids, s.response_ids) for s in samples for c in s.candidates]
     added = added_tokens(sequences)
-    flops = {"matrices": dense_flops(scorer.arch, sum(added)), "attention": attention_flops(scorer.arch, sequences, added)}
+    replies = [len(s.response_ids) for s in sequences]
+    flops = {
+        "matrices": dense_flops(scorer.arch, sum(added), sum(replies)),
+        "attention": attention_flops(scorer.arch, sequences, added, replies),
+    }
     longest = sorted(names.items(), key=lambda item: -item[1])[:25]
     return {
         "clock": took,
@@ -202,21 +207,26 @@ def _timed(scorer: TeacherScorer, work: Callable[[], Any]) -> tuple[float, int, 
     return clock() - begun, torch.cuda.max_memory_allocated() if cuda else 0, answer
 
 
-def _flops(arch: Architecture, sequences: Sequence[SequenceIds], added: Sequence[int]) -> int:
-    """Of the forward to the final hidden states: matrices of the forwarded tokens, and attention of them over what they see."""
-    return dense_flops(arch, sum(added)) + attention_flops(arch, sequences, added)
+def _flops(arch: Architecture, sequences: Sequence[SequenceIds], added: Sequence[int], wanted: Sequence[int]) -> int:
+    """Of the forward to the final hidden states of each sequence's last wanted tokens, where its last added are forwarded."""
+    return dense_flops(arch, sum(added), sum(wanted)) + attention_flops(arch, sequences, added, wanted)
 
 
-def dense_flops(arch: Architecture, tokens: int) -> int:
-    """Of the layers' matrices."""
+def dense_flops(arch: Architecture, tokens: int, wanted: int) -> int:
+    """Of the layers' matrices; the last layer has queries, keys and values of all tokens, and the rest of the wanted alone."""
     embeddings = arch.vocab * arch.hidden * (1 if arch.tied else 2)
-    return 2 * (arch.parameters - embeddings) * tokens
+    layer = (arch.parameters - embeddings) // arch.layers
+    mixed = arch.hidden * (arch.heads + 2 * arch.kv_heads) * arch.head_dim
+    return 2 * (layer * (arch.layers - 1) * tokens + mixed * tokens + (layer - mixed) * wanted)
 
 
-def attention_flops(arch: Architecture, sequences: Sequence[SequenceIds], added: Sequence[int]) -> int:
-    """Of each sequence's last added tokens over all of it."""
-    pairs = sum(own * (len(s) - own) + own * (own + 1) // 2 for s, own in zip(sequences, added, strict=True))
-    return 4 * arch.layers * arch.heads * arch.head_dim * pairs
+def attention_flops(arch: Architecture, sequences: Sequence[SequenceIds], added: Sequence[int], wanted: Sequence[int]) -> int:
+    """Of each sequence's last added tokens over all of it; in the last layer of its last wanted tokens."""
+
+    def pairs(counts: Sequence[int]) -> int:
+        return sum(own * (len(s) - own) + own * (own + 1) // 2 for s, own in zip(sequences, counts, strict=True))
+
+    return 4 * arch.heads * arch.head_dim * ((arch.layers - 1) * pairs(added) + pairs(wanted))
 
 
 def _apart(one: list[TeacherScores], other: list[TeacherScores]) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """One rank of the frozen teacher: native top-K of every candidate, and log-probs at the student's ids later on.
 
 Only real candidates are forwarded, packed within a budget of tokens, and a prefix that several of them begin with is
-forwarded once (models/megatron/prefix.py); the output layer runs on response rows only. The final hidden states of those
-rows stay here, so what the student wants to know later needs no second forward.
+forwarded once (models/megatron/prefix.py); the output layer, and the last layer but for its keys and values, runs on
+response rows only. The final hidden states of those rows stay here, so what the student wants to know later needs no second
+forward.
 All ranks of the role call the same methods with the same arguments in the same order; rank 0's answers are complete.
 """
 
@@ -159,11 +160,6 @@ class TeacherScorer:
         """Forward this data-parallel rank's jobs; what they are by sample on the last pipeline stage, empty elsewhere."""
         found: dict[tuple[str, int], tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         groups, make = self._groups(jobs)
-        tokens = dict.fromkeys((job.sample_id for job in jobs), 0)
-        for group in groups:
-            for job, added in zip(group, self._added([job.sequence for job in group]), strict=True):
-                tokens[job.sample_id] += added
-        self.tokens_forwarded += sum(tokens.values())
 
         def keep(place: int, pack: Pack, rows: torch.Tensor) -> None:
             scores = score_rows(self.model, rows, k=self.k, temperature=self.temperature, vocab=self.vocab)
@@ -174,6 +170,11 @@ class TeacherScorer:
 
         # A pack is made while the device is busy with the one before, and nothing is fetched before all are under way.
         self._forward(len(groups), (make([job.sequence for job in group]) for group in groups), keep)
+        tokens = dict.fromkeys((job.sample_id for job in jobs), 0)
+        for group in groups:
+            for job, added in zip(group, self._added([job.sequence for job in group]), strict=True):
+                tokens[job.sample_id] += added
+        self.tokens_forwarded += sum(tokens.values())
         scored: dict[str, Native] = {}
         for name, forwarded in tokens.items():
             parts = [found[key] for key in sorted(k for k in found if k[0] == name)]
