@@ -39,8 +39,8 @@ Written by `python -m benchmarks.objective --save` from `results.json`, a sectio
 - *published schedule* is the published implementation's passes over the vocabulary, written again in plain torch
   (`published.py`).
 - Times are medians: of the device's clock on a GPU, of the process's processor time on a CPU.
-- *output layer and loss*: "this package" is `linear_objective`, which the trainer doesn't use yet: a run keeps all logits of a
-  micro-batch ("logits at once").
+- *output layer and loss*: "this package" is `linear_objective`, which a run uses with `train.output_layer: chunked`; otherwise it
+  keeps all logits of a micro-batch ("logits at once").
 - A ratio stands only where both sides were measured in one run of the program.
 """
 COUNTERS = """What bounds the kernels, by the hardware's counters (`counters.py` has the command; under the profiler each kernel

@@ -164,6 +164,11 @@ class Train(Section):
     batch_size: PositiveInt = Field(16, description="Samples of one optimizer step.")
     max_tokens_per_device: PositiveInt = Field(32768, description="Token budget of a micro-batch.")
     recompute: bool = Field(True, description="Full uniform activation recomputation.")
+    output_layer: Literal["whole", "chunked"] = Field(
+        "whole",
+        description="Whether a micro-batch's logits are held whole, or a chunk of rows at a time: less memory, the same gradient."
+        " Where no old pass is made, the chunks are computed twice.",
+    )
     dtype: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="Dtype of parameters and activations.")
     save_every: PositiveInt = Field(100, description="Steps between checkpoints; the last step and a stop save too.")
     keep_checkpoints: PositiveInt = Field(2, description="Newest checkpoints kept.")

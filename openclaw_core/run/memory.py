@@ -13,6 +13,8 @@ layer        A = b [4 h / s + (2 (q + 2 kv) + q + 3 f) / t]           (per token
 activations  recompute: N (b L h / s + A)      else: N L A            (times p micro-batches in flight)
 keys         c > 1: 4 c N x 2 kv b / t        (one layer's keys and values of all context ranks, and as much gathered per chunk)
 logits       b rows V / t + 4 x 1024 V / t     (rows <= N that predict response tokens; gradient in place; a chunk in fp32)
+             train.output_layer chunked: the first part at most 896 MiB, and b rows h + (4, or 6 for bf16) h V / t   (gradients of
+             the rows and of the output weight, summed in fp32)
 teacher      weights + N A + 4 N x 2 kv b / t + chunk logits + kept b h x (2 batch x M x longest reply) / d
              (forward only: one layer at a time, whose keys and values are gathered for up to 4 N rows where candidates
              share a prefix; hidden states of reply tokens stay until the step; M = loss.max_candidates)
@@ -32,6 +34,8 @@ from openclaw_core.models.architecture import Architecture, padded_vocab
 GIB = 2**30
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 CHUNK_ROWS = 1024
+CHUNK_BYTES = 896 * 2**20
+"""loss/fused_linear.py: logits of a chunk where the output layer is chunked."""
 KEYS_PER_TOKEN = 4
 """models/megatron/prefix.py: rows whose keys are gathered, per token of a pack."""
 KEYS_OF_RANKS = 4
@@ -120,13 +124,17 @@ def actor_memory(arch: Architecture, split: Split, config: Config) -> Memory:
     samples = -(-train.batch_size // split.data)
     rows = min(tokens, -(-samples * config.rollout.max_response_tokens // split.context))
     columns = padded_vocab(arch.vocab, tp=split.tensor) // split.tensor
+    logits = width * rows * columns
+    if train.output_layer == "chunked":
+        gradients = width * rows * arch.hidden + (4 if width == 4 else 6) * columns * arch.hidden
+        logits = min(logits, CHUNK_BYTES) + gradients
     optimizer = weights * per_parameter // (split.data * split.context)
     device = [
         Part("weights", weights * width),
         Part("gradients", weights * 4),
         Part("optimizer", optimizer),
         Part("activations", tokens * per_token * split.pipeline),
-        Part("logits", width * rows * columns + 4 * min(rows, CHUNK_ROWS) * columns),
+        Part("logits", logits + 4 * min(rows, CHUNK_ROWS) * columns),
     ]
     if split.context > 1:
         keys = KEYS_OF_RANKS * split.context * tokens * 2 * arch.kv_heads * arch.head_dim * width // split.tensor

@@ -67,7 +67,7 @@ class Trainer:
             load_weights(reference, source, train.loader)
         self.ddp = distribute(self.model)
         self.optimizer = make_optimizer(self.ddp, optimizer, dtype)
-        self.passes = Passes(self.ddp, self.model, reference, loss, sampling_temperature)
+        self.passes = Passes(self.ddp, self.model, reference, loss, sampling_temperature, train.output_layer)
         self._prepared: tuple[tuple[str, ...], list[MicroBatch]] | None = None
 
     def old_pass(self, samples: Sequence[Sample], scores: Sequence[TeacherScores] = ()) -> dict[str, OldPass]:

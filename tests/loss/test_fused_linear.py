@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from openclaw_core.config.schema import Loss
 from openclaw_core.loss import fused_linear
@@ -48,6 +49,27 @@ def test_equals_the_layer_and_the_objective(problem, chunk_rows):
         torch.testing.assert_close(out.sample_losses[name], losses, atol=1e-12, rtol=0)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-12, rtol=0)
+
+
+class Made(TorchDispatchMode):
+    """The most elements of any tensor that an operation made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        parts = out if isinstance(out, (tuple, list)) else (out,)
+        self.elements = max(self.elements, *(x.numel() for x in parts if isinstance(x, torch.Tensor)), 0)
+        return out
+
+
+def test_no_more_logits_exist_than_those_of_a_chunk(problem):
+    rows, targets, cfg, *given = problem
+    assert rows.count > 6
+    with Made() as made:
+        out = linear_objective(*leaves(*given), rows, targets, cfg, SHARD, chunk_rows=2)
+        out.loss.backward()
+    assert made.elements <= PADDED * H < rows.count * PADDED
 
 
 @pytest.mark.parametrize("problem", [{"divergence": "jensen_shannon"}], indirect=True)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import torch
 import torch.distributed as dist
 
 from openclaw_core.config.schema import Loss, Optimizer, Train
 from openclaw_core.errors import UserError
-from openclaw_core.models.architecture import architecture_from_hf
+from openclaw_core.loss import fused_linear
+from openclaw_core.models.architecture import architecture_from_hf, padded_vocab
 from openclaw_core.models.megatron.parallel import ParallelSizes
 from openclaw_core.models.megatron.weights import load_weights
 from openclaw_core.run.trainer import Trainer
@@ -36,6 +38,16 @@ FOUR = {
     "pp2cp2": ParallelSizes(pipeline=2, context=2),
     "dp2cp2": ParallelSizes(context=2),
 }
+# The output layer in chunks of three rows of logits.
+CHUNKED = {
+    "chunked": (1, ParallelSizes()),
+    "chunked.tp2": (2, ParallelSizes(tensor=2)),
+    "chunked.tp2sp": (2, ParallelSizes(tensor=2, sequence_parallel=True)),
+    "chunked.pp2": (2, ParallelSizes(pipeline=2)),
+    "chunked.dp2": (2, ParallelSizes()),
+    "chunked.cp2": (2, ParallelSizes(context=2)),
+}
+UNTIED = ("chunked", "chunked.tp2", "chunked.pp2")
 # What is loaded at the layout of the key after the first step; the second step must then come out the same.
 RESUMED = {"one": "one", "tp2sp": "one", "pp2": "tp2sp", "dp2": "dp2", "cp2": "tp2sp"}
 LOSS = Loss(k=3, subset="student", selection="sequence_optimal", opd_on_rl_only="skip")
@@ -119,7 +131,7 @@ def train(rank: int, ranks: int, folder: Path, meet) -> None:
         one.export_hf(folder / f"{name}.export")
         report["hash"] = one.weights_hash()
         report["children"] = len(psutil.Process().children(recursive=True))
-        if name in ("one", "dp2", "cp2"):
+        if name != "wide":
             report["faults"] = faults(one, samples, scores)
         if name == "one":
             load_weights(one.model, folder / "one.checkpoint")
@@ -141,6 +153,52 @@ def train(rank: int, ranks: int, folder: Path, meet) -> None:
         for name in FUSED:
             report = fused(starter(1, ParallelSizes()), name, samples, scores)
             (folder / f"{name}.json").write_text(json.dumps(report))
+
+
+def train_chunked(rank: int, ranks: int, folder: Path, meet) -> None:
+    """Steps whose gradient is taken a chunk of logits at a time."""
+    samples = make_samples()
+    scores = make_scores(samples)
+    rows = 3
+
+    def trainer(name: str, sizes: ParallelSizes, world: int, loss: Loss, model: str = "", how: str = "chunked") -> Trainer:
+        columns = padded_vocab(VOCAB, tp=sizes.tensor) // sizes.tensor
+        fused_linear.CHUNK_BYTES = rows * columns * 4
+        return Trainer(
+            architecture_from_hf(folder / f"{model}hf"),
+            folder / f"{model}torch_dist",
+            sizes,
+            meet(name, world),
+            loss=loss,
+            optimizer=OPTIMIZER,
+            train=Train(dtype="fp32", recompute=True, max_tokens_per_device=40 // sizes.context, seed=3, output_layer=how),
+        )
+
+    def steps(name: str, sizes: ParallelSizes, world: int, **more) -> dict:
+        one = trainer(name, sizes, world, LOSS, **more)
+        report = {"steps": [one_step(one, samples, scores), one_step(one, samples, scores)], "hash": one.weights_hash()}
+        one.export_hf(folder / f"{name}.export")
+        if name == "chunked.tp2":
+            report["faults"] = faults(one, samples, scores)
+        one.close()
+        return report
+
+    reports: dict = {}
+    for name, (world, sizes) in CHUNKED.items():
+        if rank >= world:
+            continue
+        reports[name] = steps(name, sizes, world)
+        if name in UNTIED:
+            reports[f"untied.{name}"] = steps(f"untied.{name}", sizes, world, model="untied.")
+        for again in FUSED if name in ("chunked.tp2", "chunked.cp2") else ():
+            one = trainer(f"{again}.{name}", sizes, world, FUSED[again])
+            taken = [one.train_step(samples, scores) for _ in range(2)]
+            reports[f"{again}.{name}"] = [{"grad_norm": out.grad_norm, **out.metrics.get("all", {})} for out in taken]
+            one.close()
+    if rank == 0:
+        reports["untied"] = steps("untied", ParallelSizes(), 1, model="untied.", how="whole")
+        for key, report in reports.items():
+            (folder / f"{key}.json").write_text(json.dumps(report))
 
 
 def train_four(rank: int, ranks: int, folder: Path, meet) -> None:
@@ -205,30 +263,45 @@ def faults(trainer: Trainer, samples, scores) -> dict:
     attempt("weights", lambda: one_step(trainer, samples, scores))
     weight.data.copy_(kept)
     before = trainer.weights_hash()
-    said["one row"] = one_bad_row(trainer, samples, scores)
-    assert trainer.weights_hash() == before, "one row"
+    for policy in ("old", "current"):
+        said[f"{policy} row"] = one_bad_row(trainer, samples, scores, policy)
+        assert trainer.weights_hash() == before, policy
     # After all that a step over one sample (fewer than data-parallel ranks) works.
     said["single"] = one_step(trainer, samples[:1], scores[:1])["loss"]
     return said
 
 
-def one_bad_row(trainer: Trainer, samples, scores) -> dict:
-    """A row of the last rank alone, in the first of its micro-batches: all ranks say its name, and none waits for another."""
-    trainer.old_pass(samples, scores)
-    _, batches = trainer._prepared
-    name, last = [""], dist.get_world_size() - 1
-    if dist.get_rank() == last:
-        row = int(batches[0].rows.weight.argmax())
-        batches[0].stats.lse[row] = float("nan")
-        name = [batches[0].rows.name(row)]
-    dist.broadcast_object_list(name, src=last)
+def one_bad_row(trainer: Trainer, samples, scores, policy: str) -> dict:
+    """NaN in one row of the last rank alone, in the first of its micro-batches: all ranks say its name, and none waits for
+    another. Of tensor-parallel ranks it is in one's columns alone.
+    """
+    passes, names, last = trainer.passes, [], dist.get_world_size() - 1
+    row_stats, objective = passes._row_stats, passes._objective
+
+    def spoilt(x, rows):
+        row = int(rows.weight.argmax())
+        if dist.get_rank() != last or names or row >= len(x):
+            return x
+        names.append(rows.name(row))
+        spot = torch.zeros_like(x)
+        spot[row, 0] = float("nan")
+        return x + spot
+
+    if policy == "old":
+        passes._row_stats = lambda batch, logits, part: row_stats(batch, spoilt(logits, batch.rows), part)
+    else:
+        passes._objective = lambda output, rows, targets: objective(spoilt(output, rows), rows, targets)
     start, error = time.monotonic(), ""
     try:
-        trainer.train_step(samples, scores)
+        one_step(trainer, samples, scores)
     except UserError as found:
         error = str(found)
-    assert f"{name[0]}: the old policy's logits" in error, (dist.get_rank(), name, error)
-    return {"micro_batches": len(batches), "seconds": time.monotonic() - start, "name": name[0]}
+    passes._row_stats, passes._objective = row_stats, objective
+    everyones = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, names)
+    (name,) = everyones[last]
+    assert f"{name}: the {policy} policy's logits" in error, (dist.get_rank(), name, error)
+    return {"seconds": time.monotonic() - start, "name": name, "named": error.count("response position ")}
 
 
 FUSED = {

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from openclaw_core.config.keys import all_keys
 from openclaw_core.config.load import load_profile
 from openclaw_core.errors import UsageError, UserError
+from openclaw_core.loss import fused_linear
 from openclaw_core.models.architecture import padded_vocab
+from openclaw_core.run import memory as estimates
 from openclaw_core.run.layout import ROLES, Shape, place
 from openclaw_core.run.memory import GIB, Split, shard_parameters
 from openclaw_core.run.plan import IllegalPlan, Plan, make_plan
@@ -303,6 +305,14 @@ def test_recomputation_and_sharding_save_memory() -> None:
     assert actor("partition.actor.tensor_parallel=2")["weights"] > 1.9 * base["weights"]
     assert actor("partition.actor.tensor_parallel=2")["optimizer"] == pytest.approx(base["optimizer"], rel=0.01)
     assert actor("loss.kl_coef=0.1")["reference"] == base["weights"]
+    saved = base["logits"] - actor("train.output_layer=chunked")["logits"]
+    # 32,768 rows of 151,936 / 4 columns less 896 MiB, their gradient in hidden size 2,560, and the weight's.
+    columns = padded_vocab(151_936, tp=4) // 4
+    assert saved == 2 * 32_768 * columns - 896 * 2**20 - 2 * 32_768 * 2_560 - 6 * columns * 2_560
+
+
+def test_a_chunk_of_logits_is_as_large_as_the_loss_makes_it() -> None:
+    assert estimates.CHUNK_BYTES == fused_linear.CHUNK_BYTES
 
 
 def test_memory_that_does_not_fit_is_told() -> None:

@@ -40,7 +40,7 @@ with warnings.catch_warnings():
     )
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.pipeline_parallel import get_forward_backward_func
-    from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+    from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
     from megatron.core.tensor_parallel import random as megatron_random
     from megatron.core.tensor_parallel.layers import (
         ColumnParallelLinear,
@@ -70,6 +70,7 @@ __all__ = [
     "TransformerBlockSubmodules",
     "TransformerConfig",
     "VocabParallelEmbedding",
+    "copy_to_tensor_model_parallel_region",
     "dist_checkpointing",
     "distrib_optimizer",
     "filesystem_async",
