@@ -180,6 +180,7 @@ def run(
     reference: torch.Tensor | None = None,
     device: torch.device | str = "cpu",
     held: tuple[torch.Tensor, object] | None = None,
+    sampling_temperature: float | None = None,
 ) -> Result:
     """The whole room on parts at logits of dtype; grads are d loss / d current logits of this rank's real columns.
 
@@ -201,6 +202,7 @@ def run(
         temperature=cfg.temperature,
         k=needed.student_k,
         gather_ids=teacher.gather_ids() if needed.old_at_teacher else None,
+        sampling_temperature=sampling_temperature,
     )
     if needed.at_student:
         scores = teacher_scores(parts, min(cfg.k, vocab), rows.split(stats.top_ids.cpu()), cfg.temperature)
