@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -37,13 +38,14 @@ def convert_ckpt(
     to: Annotated[
         Literal["hf", "torch_dist"] | None, typer.Option(help="Kind to make; the other one than SRC's when left out.")
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Step of a run folder; its newest checkpoint when left out.")] = None,
+    step: Annotated[int | None, typer.Option(help="Step of the run folder SRC; its newest checkpoint when left out.")] = None,
     tp: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Tensor-parallel size to pad the vocabulary for, and to compare logits at. Any size can load the result."
+            help="Tensor-parallel size to pad the vocabulary for, and to compare logits at; 1 when left out. Any size can load "
+            "the result."
         ),
-    ] = 1,
+    ] = None,
     dtype: Annotated[Literal["bf16", "fp16", "fp32"] | None, typer.Option(help="Cast the weights; kept when left out.")] = None,
     hf_config: Annotated[
         str | None, typer.Option(help="Folder with config and tokenizer, for a torch_dist that carries none.")
@@ -58,9 +60,12 @@ def convert_ckpt(
         bool, typer.Option("--overwrite", help="Replace DST; the old one stays until the new one is complete.")
     ] = False,
     verify: Annotated[
-        Literal["bitwise", "logits", "none"],
-        typer.Option(help="Compare every tensor after writing and hash it; logits also builds both sides and runs texts."),
-    ] = "bitwise",
+        Literal["bitwise", "logits", "none"] | None,
+        typer.Option(
+            help="Compare every tensor after writing and hash it (bitwise, when left out); logits also builds both sides and "
+            "runs texts."
+        ),
+    ] = None,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="The same as --verify none.")] = False,
     verify_only: Annotated[
         bool,
@@ -74,16 +79,23 @@ def convert_ckpt(
 
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch: large boxes in huge pages, read before its first allocation
     if listing:
+        _refuse_idle({"SRC": source is not None}, "with --list")
         _list()
         return
-    mode = "none" if no_verify else verify
+    mode = "none" if no_verify else verify or "bitwise"
+    if no_verify and verify not in (None, "none"):
+        raise UsageError(f"--no-verify and --verify {verify} contradict each other.", "Leave one of them out.")
     if source is None or (target is None and not verify_only):
         raise UsageError("SRC and DST are needed.", "openclaw convert-ckpt SRC DST; --verify-only takes DST alone too.")
-    _check_source(source, None if verify_only else step, hf_config)
+    if verify_only:
+        given = {"--to": to, "--dtype": dtype, "--expect": expect, "--overwrite": overwrite, "--dry-run": dry_run}
+        given |= {"--verify none": mode == "none", "--tp": tp is not None and mode != "logits"}
+        _refuse_idle(given, "with --verify-only")
+    _check_source(source, step if target is not None else None, hf_config)
     pairs = _pairs(expect or [])
     if verify_only:
         origin, made = (source, target) if target is not None else (None, source)
-        _verify_only(origin, made, hf_config, tp, tuple(allow or ()), logits=mode == "logits")
+        _verify_only(origin, made, step, hf_config, tp or 1, tuple(allow or ()), logits=mode == "logits")
         return
     assert target is not None
     from openclaw_core.checkpoint.atomic import check_room, check_target
@@ -98,15 +110,16 @@ def convert_ckpt(
         to=to,
         step=step,
         hf_config=packaged(hf_config) if hf_config else None,
-        tp=tp,
+        tp=1 if tp is None else tp,
         dtype=dtype,
         allow=tuple(allow or ()),
         expect=pairs,
     )
+    _refuse_idle({"--tp": plan.to == "hf" and tp is not None and mode != "logits"}, "on an export without --verify logits")
     if mode == "logits":
         from openclaw_core.checkpoint.logits import check_comparable, check_memory
 
-        check_comparable(plan.config_folder, plan.architecture, tp, plan.mapping.stored)
+        check_comparable(plan.config_folder, plan.architecture, plan.tp, plan.mapping.stored)
         check_memory(plan.architecture)
     if dry_run:
         check_target(plan.target, overwrite=overwrite)
@@ -122,7 +135,7 @@ def convert_ckpt(
         nonlocal report
         if mode == "logits":
             bars.close()
-            report = _logits(plan.source.folder, folder, plan.to, tp)
+            report = _logits(plan.source.folder, folder, plan.to, plan.tp)
             _require(report, target)
 
     with _Bars(out) as bars:
@@ -131,6 +144,15 @@ def convert_ckpt(
         out.warn(note)
     human = [*([text.checks_table(done.checks)] if done.checks else []), *_shown(report), text.summary(done)]
     out.data({**text.result_json(done), "logits": report}, human=human, quiet=str(plan.target))
+
+
+def _refuse_idle(given: Mapping[str, object], where: str) -> None:
+    """Nothing is accepted and then ignored."""
+    from openclaw_core.errors import UsageError
+
+    idle = [flag for flag, value in given.items() if value]
+    if idle:
+        raise UsageError(f"{', '.join(idle)} has no effect {where}.", "Leave it out.")
 
 
 def _check_source(source: str, step: int | None, hf_config: str | None) -> None:
@@ -156,7 +178,9 @@ def _list() -> None:
     )
 
 
-def _verify_only(origin: str | None, made: str, hf_config: str | None, tp: int, allow: tuple[str, ...], *, logits: bool) -> None:
+def _verify_only(
+    origin: str | None, made: str, step: int | None, hf_config: str | None, tp: int, allow: tuple[str, ...], *, logits: bool
+) -> None:
     from openclaw_core.checkpoint.recheck import recheck
     from openclaw_core.checkpoint.verify import nonfinite_notes
     from openclaw_core.config.sources import packaged
@@ -164,7 +188,9 @@ def _verify_only(origin: str | None, made: str, hf_config: str | None, tp: int, 
 
     out = active()
     with _Bars(out) as bars:
-        found = recheck(made, packaged(origin) if origin else None, hf_config=hf_config, allow=allow, progress=bars.show)
+        found = recheck(
+            made, packaged(origin) if origin else None, step=step, hf_config=hf_config, allow=allow, progress=bars.show
+        )
     for note in nonfinite_notes(found.checks):
         out.warn(note)
     report = None
@@ -179,7 +205,9 @@ def _verify_only(origin: str | None, made: str, hf_config: str | None, tp: int, 
         quiet="changed" if found.problems else "equal",
     )
     if found.problems:
-        raise Findings(f"{made} isn't what was converted. Convert it again.", found.problems)
+        changed = all(check.equal or check.name in found.kept for check in found.checks) and all(found.companions.values())
+        what = "is what was converted; its source isn't any more." if changed else "isn't what was converted. Convert it again."
+        raise Findings(f"{made} {what}", found.problems)
     _require(report, made)
 
 

@@ -15,6 +15,7 @@ from openclaw_core.checkpoint.sniff import own_places
 from openclaw_core.errors import UserError
 
 FORMAT = 1
+_FACTS = {"shape", "dtype", "sha256"}
 _COMPANIONS = (
     "config.json",
     "generation_config.json",
@@ -55,6 +56,11 @@ class Manifest:
         """Name -> sha256, of the tensors that were hashed."""
         return {name: str(facts["sha256"]) for name, facts in self.tensors.items() if facts.get("sha256")}
 
+    @property
+    def carried_sums(self) -> dict[str, str]:
+        """As sums, of the carried tensors."""
+        return {name: str(facts["sha256"]) for name, facts in self.carried.items() if facts.get("sha256")}
+
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest, synced: the last file of a conversion."""
@@ -75,10 +81,25 @@ def read_manifest(folder: Path) -> Manifest | None:
             value = json.loads(path.read_text(encoding="utf-8"))
             if value.pop("format") != FORMAT or value.pop("complete") is not True:
                 raise ValueError("it isn't marked complete in a format that this version reads")
-            return Manifest(**value)
+            return _checked(Manifest(**value))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} can't be used: {error}.", "Convert again with --overwrite.") from None
     return None
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    """The manifest; ValueError where a field isn't of its kind, or a file's name leads out of the checkpoint."""
+    for name, kind in {"kind": str, "source": str, "architecture": dict, "vocabulary": dict, "companions": dict}.items():
+        if not isinstance(getattr(manifest, name), kind):
+            raise ValueError(f"its {name} is no {'text' if kind is str else 'object'}")
+    for name in ("tensors", "carried"):
+        listed = getattr(manifest, name)
+        if not isinstance(listed, dict) or not all(isinstance(one, dict) and one.keys() >= _FACTS for one in listed.values()):
+            raise ValueError(f"its {name} aren't each described by {', '.join(sorted(_FACTS))}")
+    astray = [name for name in manifest.companions if Path(name).is_absolute() or ".." in Path(name).parts]
+    if astray:
+        raise ValueError(f"it names {', '.join(astray)}, which is no part of it")
+    return manifest
 
 
 def companions(folder: Path) -> list[Path]:

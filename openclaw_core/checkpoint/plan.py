@@ -98,6 +98,8 @@ def plan_conversion(
     to = to or ("torch_dist" if found.kind == "hf" else "hf")
     place = expanded(target).absolute()
     _check_request(found, place, to, tp, divisor, dtype)
+    if hf_config is not None and found.kind == "hf":
+        raise UsageError(f"{found.root} has its own config.json; nothing overrides it.", "Leave --hf-config out.")
     folder = Path(hf_config) if hf_config is not None else carried_config(found)
     if folder is None:
         raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,24 @@ from openclaw_core.models.architecture import Architecture, architecture_from_hf
 @dataclass(frozen=True)
 class Recheck:
     """What was found. source is None where there was none to compare with; companions maps a carried file to whether it
-    still has its hash; hashed says whether a manifest's hashes were compared."""
+    still has its hash; hashed says whether a manifest's hashes were compared; kept names tensors that have their hash there,
+    so that where they differ from the source it is that which changed."""
 
     target: Found
     source: Found | None
     checks: tuple[TensorCheck, ...]
     companions: dict[str, bool]
     hashed: bool
+    kept: frozenset[str] = frozenset()
 
     @property
     def problems(self) -> list[tuple[str, str]]:
         """Every tensor and file that isn't as it was written."""
-        wrong = [(f"{check.name} differs.", "") for check in self.checks if not check.equal]
+        wrong = [
+            (f"{check.name} differs{' from the source, but has its hash: the source changed' * (check.name in self.kept)}.", "")
+            for check in self.checks
+            if not check.equal
+        ]
         return wrong + [
             (f"{name} changed since the conversion, or is gone.", "") for name, ok in self.companions.items() if not ok
         ]
@@ -44,18 +50,23 @@ def recheck(
     target: str | Path,
     source: str | Path | None = None,
     *,
+    step: int | None = None,
     hf_config: str | Path | None = None,
     allow: tuple[str, ...] = (),
     progress: Progress | None = None,
 ) -> Recheck:
     """Reads every tensor of a finished conversion again, carried ones too. Writes nothing.
 
-    source is what it was made from; where it is left out, what the manifest names is used if it is still there. Raises
-    UserError when there is neither a source nor a manifest with hashes, and Findings when tensors are missing or unknown.
+    source is what it was made from (step: of a run folder); where it is left out, what the manifest names is used if that still
+    holds such a checkpoint. hf_config names the model of a torch_dist that carries no config. Raises UsageError for flags that
+    say nothing, UserError when there is neither a source nor a manifest with hashes, and Findings when tensors are missing or
+    unknown.
     """
     found = sniff(target)
     manifest = read_manifest(found.folder)
-    origin = _source(found, manifest, source)
+    origin = _source(found, manifest, source, step)
+    if hf_config is not None and found.kind == "hf":
+        raise UsageError(f"{found.root} has its own config.json.", "Leave --hf-config out.")
     if origin is None and not (manifest and manifest.sums):
         raise UserError(
             f"{target} has nothing to be compared with: no {MANIFEST} with hashes, and its source isn't there.",
@@ -69,16 +80,26 @@ def recheck(
     place = carried_config(found) or found.root / HF_FOLDER
     kept = manifest.companions if manifest else {}
     companions = {name: (place / name).is_file() and hash_file(place / name) == digest for name, digest in kept.items()}
-    return Recheck(found, origin, checks, companions, bool(manifest and manifest.sums))
+    sums = {**manifest.sums, **manifest.carried_sums} if manifest else {}
+    still = frozenset(check.name for check in checks if sums.get(check.name) == check.sha256)
+    return Recheck(found, origin, checks, companions, bool(manifest and manifest.sums), still)
 
 
-def _source(found: Found, manifest: Manifest | None, named: str | Path | None) -> Found | None:
-    if named is None and (manifest is None or not Path(manifest.source).exists()):
+def _source(found: Found, manifest: Manifest | None, named: str | Path | None, step: int | None) -> Found | None:
+    if named is not None:
+        origin = sniff(named, step)
+        if origin.kind == found.kind:
+            what = f"{origin.root} and {found.root} are both {found.kind}."
+            raise UsageError(what, "Name a conversion and what it was made from.")
+        return origin
+    if step is not None:
+        what = "--step picks a checkpoint of a run, and no run is named."
+        raise UsageError(what, "Name it: convert-ckpt RUN DST --verify-only.")
+    try:
+        listed = sniff(manifest.source) if manifest else None
+    except (UserError, OSError):  # it moved, or another thing is in its place: the hashes are left
         return None
-    origin = sniff(named if named is not None else manifest.source)  # type: ignore[union-attr]
-    if origin.kind == found.kind:
-        raise UsageError(f"{origin.root} and {found.root} are both {found.kind}.", "Name a conversion and what it was made from.")
-    return origin
+    return listed if listed and listed.kind != found.kind else None
 
 
 def _compare(
@@ -117,27 +138,33 @@ def _compare(
         made = [
             TensorCheck(name, sources[name], shapes[name], _dtype(manifest, name), digest, True) for name, digest in sums.items()
         ]
-    return tuple(_against(made, manifest.tensors if manifest else {}))
+    return _against(made, manifest.tensors if manifest else {}, origin is not None)
 
 
-def _carried(found: Found, origin: Found | None, arch: Architecture, manifest: Manifest | None) -> list[TensorCheck]:
+def _carried(found: Found, origin: Found | None, arch: Architecture, manifest: Manifest | None) -> tuple[TensorCheck, ...]:
     """Of the tensors that are copied as they are. An origin that never had them is no witness against them."""
     made, listed = carried_entries(found, arch), manifest.carried if manifest else {}
-    checks = compare_carried(made, (carried_entries(origin, arch) if origin else {}) or made)
-    known = {check.name for check in checks}
+    theirs = carried_entries(origin, arch) if origin else {}
+    if not theirs and not listed:
+        return ()
+    return _against(compare_carried(made, theirs or made), listed, bool(theirs))
+
+
+def _against(checks: Iterable[TensorCheck], listed: dict[str, dict[str, Any]], compared: bool) -> tuple[TensorCheck, ...]:
+    """Checks that also hold against a manifest's hashes: each has its own there, unless it was compared with a source and the
+    manifest was made without hashes; and what only the manifest has is gone."""
+    found = {check.name: check for check in checks}
+    bare = compared and not any(facts["sha256"] for facts in listed.values())
+    held = [
+        replace(check, equal=check.equal and (bare or listed.get(name, {}).get("sha256") == check.sha256))
+        for name, check in found.items()
+    ]
     gone = [
         TensorCheck(name, "", tuple(facts["shape"]), facts["dtype"], "", False)
         for name, facts in listed.items()
-        if name not in known
+        if name not in found
     ]
-    return [*_against(checks, listed), *gone]
-
-
-def _against(checks: Iterable[TensorCheck], listed: dict[str, dict[str, Any]]) -> Iterator[TensorCheck]:
-    """Checks that also hold against a manifest's hashes, where it has them."""
-    for check in checks:
-        wanted = listed.get(check.name, {}).get("sha256") or check.sha256
-        yield replace(check, equal=check.equal and wanted == check.sha256)
+    return (*held, *gone)
 
 
 def _dtype(manifest: Manifest | None, name: str) -> str:

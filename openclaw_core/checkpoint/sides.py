@@ -61,6 +61,7 @@ class TorchDistSide:
 
     def write(self, job: Job, each: Each) -> tuple[Path, list[tuple[int, int]]]:
         path = self._inner / file_name(job.number)
+        self._units[job.number] = job.units
         places = write_file(path, self._shapes, (self._part(unit, each) for unit in job.units), job.nbytes)
         return path, [(place.start, place.length) for place in places]
 

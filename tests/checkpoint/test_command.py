@@ -52,6 +52,13 @@ def test_there_and_back(make_hf, tmp_path):
     assert back.stderr == ""
 
 
+def test_the_vocabulary_of_an_export_isnt_padded(make_hf, tmp_path):
+    openclaw(make_hf(), tmp_path / "td")
+    refused = openclaw(tmp_path / "td", tmp_path / "back", "--tp", "2")
+    assert (refused.exit_code, (tmp_path / "back").exists()) == (2, False)
+    assert "--tp has no effect on an export without --verify logits." in refused.stderr
+
+
 def test_a_dry_run_writes_nothing(make_hf, tmp_path):
     shown = openclaw(make_hf(), tmp_path / "td", "--dry-run")
     assert shown.exit_code == 0
@@ -125,6 +132,12 @@ def test_a_terminal_sees_rate_and_time_left_and_nothing_stays(make_hf, tmp_path)
         (["hf", "x", "--tp", "0"], 2, "error: Tensor-parallel size 0"),
         (["hf", "hf/x"], 2, "lie in each other"),
         (["hf", "x", "--to", "hf"], 2, "already is a Hugging Face folder"),
+        (["hf", "--verify-only", "--dtype", "fp16", "--overwrite"], 2, "--dtype, --overwrite has no effect with --verify-only."),
+        (["hf", "--verify-only", "--tp", "2"], 2, "--tp has no effect with --verify-only."),
+        (["hf", "--verify-only", "--no-verify"], 2, "--verify none has no effect with --verify-only."),
+        (["hf", "x", "--verify", "logits", "--no-verify"], 2, "--no-verify and --verify logits contradict each other."),
+        (["hf", "x", "--hf-config", "hf"], 2, "hf has its own config.json; nothing overrides it. Leave --hf-config out."),
+        (["hf", "--list"], 2, "SRC has no effect with --list."),
         (["hf", ""], 2, "error: DST is named by an empty path. Name a folder."),
         (["hf", "full"], 2, "full exists. Choose another place, or pass --overwrite."),
     ],

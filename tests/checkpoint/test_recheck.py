@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
+from openclaw_cli.app import app
 from openclaw_core.checkpoint.convert import convert, plan_conversion
+from openclaw_core.checkpoint.manifest import carry
 from openclaw_core.checkpoint.recheck import recheck
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 from openclaw_core.errors import UsageError, UserError
@@ -50,6 +55,91 @@ def test_a_flipped_bit_is_named(both, tmp_path, alone):
     if alone:
         shutil.rmtree(both)
     assert recheck(tmp_path / "td").problems == [("model.layers.0.mlp.down_proj.weight differs.", "")]
+
+
+def manifest_of(folder, change):
+    path = folder / "openclaw.json"
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_the_manifest_and_the_checkpoint_dont_share_is_named(both, tmp_path, alone):
+    """A tensor without a hash isn't equal to anything, and one that is only listed is gone."""
+    gone = {"shape": [3], "dtype": "bfloat16", "sha256": "0"}
+    manifest_of(tmp_path / "td", lambda value: value["tensors"].pop("model.norm.weight"))
+    manifest_of(tmp_path / "td", lambda value: value["tensors"].update(phantom=gone))
+    if alone:
+        shutil.rmtree(both)
+    assert [what for what, _ in recheck(tmp_path / "td").problems] == ["model.norm.weight differs.", "phantom differs."]
+
+
+def test_a_source_that_changed_is_told_from_a_conversion_that_did(both, tmp_path):
+    tensors = load_file(both / "model.safetensors")
+    tensors["model.norm.weight"][3] += 1
+    save_file(tensors, both / "model.safetensors", {"format": "pt"})
+    done = CliRunner().invoke(app, ["convert-ckpt", str(tmp_path / "td"), "--verify-only"])
+    assert done.exit_code == 1
+    assert "td is what was converted; its source isn't any more." in done.stderr
+    assert "model.norm.weight differs from the source, but has its hash: the source changed." in done.stderr
+    flip(resolve(tmp_path / "td"), "decoder.layers.mlp.linear_fc2.weight")
+    done = CliRunner().invoke(app, ["convert-ckpt", str(tmp_path / "td"), "--verify-only"])
+    assert "td isn't what was converted. Convert it again." in done.stderr
+    assert "model.layers.0.mlp.down_proj.weight differs." in done.stderr
+
+
+def test_where_the_source_was_is_something_else_by_now(both, tmp_path):
+    shutil.rmtree(both)
+    both.mkdir()
+    (both / "notes.txt").write_text("moved")
+    found = recheck(tmp_path / "td")
+    assert (found.source, found.hashed, found.problems) == (None, True, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda value: value.update(tensors=5), "its tensors aren't each described by"),
+        (lambda value: value.update(architecture=None), "its architecture is no object"),
+        (lambda value: value.update(source=5), "its source is no text"),
+        (lambda value: value.update(companions={"../../key": "0"}), r"it names \.\./\.\./key, which is no part of it"),
+    ],
+)
+def test_a_manifest_that_is_none(both, tmp_path, change, said):
+    manifest_of(tmp_path / "td", change)
+    with pytest.raises(UserError, match=said):
+        recheck(tmp_path / "td", both)
+
+
+def test_a_conversion_without_hashes_is_compared_with_its_source(make_hf, tmp_path):
+    source = make_hf()
+    for origin, target in ((source, "td"), (tmp_path / "td", "back")):
+        done = CliRunner().invoke(app, ["convert-ckpt", str(origin), str(tmp_path / target), "--no-verify"])
+        assert done.exit_code == 0, done.stderr
+        assert "not verified" in done.stdout
+        assert not recheck(tmp_path / target).problems
+    shutil.rmtree(source)
+    with pytest.raises(UserError, match="nothing to be compared with"):
+        recheck(tmp_path / "td")
+
+
+def test_a_step_of_a_run_is_compared_with_what_was_made_of_it(make_hf, tmp_path):
+    for step in (10, 20):
+        source = make_hf(str(step), change=lambda tensors, step=step: tensors["model.norm.weight"].add_(step))
+        convert(plan_conversion(source, tmp_path / "td"))
+        folder = tmp_path / "run" / "checkpoints" / f"step-{step:06d}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(tmp_path / "td" / "release", folder)
+        carry(tmp_path / "td", folder)
+        shutil.rmtree(tmp_path / "td")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    convert(plan_conversion(tmp_path / "run", tmp_path / "out", step=10))
+    command = ["convert-ckpt", str(tmp_path / "run"), str(tmp_path / "out"), "--verify-only"]
+    assert CliRunner().invoke(app, [*command, "--step", "10"]).exit_code == 0
+    assert CliRunner().invoke(app, command).exit_code == 1
+    alone = CliRunner().invoke(app, ["convert-ckpt", str(tmp_path / "out"), "--verify-only", "--step", "10"])
+    assert (alone.exit_code, "no run is named" in alone.stderr) == (2, True)
 
 
 def test_a_changed_template_is_named(both, tmp_path):
