@@ -62,7 +62,7 @@ def training(rank: int, size: int, dtype: torch.dtype, device: torch.device, cfg
         torch.testing.assert_close(mine, expected, atol=1e-6, rtol=TOLERANCE[dtype])
 
 
-def one_step(folder: Path, meeting: Rendezvous, sizes: ParallelSizes, budget: int) -> dict:
+def one_step(folder: Path, meeting: Rendezvous, sizes: ParallelSizes, budget: int, output_layer: str = "whole") -> dict:
     trainer = Trainer(
         architecture_from_hf(folder / "hf"),
         folder / "hf",
@@ -70,7 +70,7 @@ def one_step(folder: Path, meeting: Rendezvous, sizes: ParallelSizes, budget: in
         meeting,
         loss=program["LOSS"],
         optimizer=program["OPTIMIZER"],
-        train=Train(dtype="fp32", recompute=True, max_tokens_per_device=budget, seed=3),
+        train=Train(dtype="fp32", recompute=True, max_tokens_per_device=budget, seed=3, output_layer=output_layer),
     )
     samples = program["make_samples"]()
     report = program["one_step"](trainer, samples, program["make_scores"](samples))
@@ -80,9 +80,13 @@ def one_step(folder: Path, meeting: Rendezvous, sizes: ParallelSizes, budget: in
 
 def steps(rank: int, folder: Path) -> None:
     alone = one_step(folder, host(1), ParallelSizes(), 40)
-    for name, (world, sizes, budget) in program["LAYOUTS"].items():
+    # A few rows of logits each.
+    program["fused_linear"].CHUNK_BYTES = 4096
+    layouts = {name: (world, (sizes, budget)) for name, (world, sizes, budget) in program["LAYOUTS"].items()}
+    layouts |= {name: (world, (sizes, 40 // sizes.context, "chunked")) for name, (world, sizes) in program["CHUNKED"].items()}
+    for name, (world, how) in layouts.items():
         if world == RANKS:
-            got = one_step(folder, Meet(rank, folder)(name, RANKS), sizes, budget)
+            got = one_step(folder, Meet(rank, folder)(name, RANKS), *how)
             values = ("grad_norm", "loss") if rank == 0 else ("grad_norm",)
             for value in values:
                 assert math.isclose(got[value], alone[value], rel_tol=1e-4, abs_tol=1e-5), (name, value, got[value], alone[value])
