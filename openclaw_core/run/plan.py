@@ -227,7 +227,10 @@ def _memory_warnings(roles: dict[str, RolePlan], config: Config) -> list[Finding
             if role.memory is not None and role.memory.least_bytes > limit * GIB:
                 need = role.memory.least_bytes / GIB
                 what = f"The {role.name} needs about {need:.1f} GiB on each device, more than the {limit:g} GiB it has."
-                found.append((what, "Raise its tensor parallel size or devices, or lower train.max_tokens_per_device."))
+                remedy = "Raise its tensor parallel size or devices, or lower train.max_tokens_per_device."
+                if role.name == "actor" and config.train.output_layer == "whole":
+                    remedy += " train.output_layer=chunked takes less, too."
+                found.append((what, remedy))
     host = config.partition.host_memory_gib
     if host is not None:
         for node, need_bytes in _host_bytes(roles, config).items():

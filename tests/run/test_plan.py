@@ -317,7 +317,11 @@ def test_a_chunk_of_logits_is_as_large_as_the_loss_makes_it() -> None:
 
 def test_memory_that_does_not_fit_is_told() -> None:
     small = plan_of("partition.device_memory_gib=16")
+    remedies = {what.split(" needs about ")[0]: remedy for what, remedy in small.warnings if " needs about " in what}
     assert any(what.startswith("The actor needs about 21") for what, _ in small.warnings)
+    assert [role for role, remedy in remedies.items() if "train.output_layer=chunked" in remedy] == ["The actor"]
+    chunked = plan_of("partition.device_memory_gib=16", "train.output_layer=chunked").warnings
+    assert not any("output_layer" in remedy for _, remedy in chunked)
     host = plan_of("partition.host_memory_gib=64")
     assert any(what.startswith("Node 0 needs about") and "64 GiB" in what for what, _ in host.warnings)
     assert not any("needs about" in what for what, _ in plan_of().warnings)
