@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import resource
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from openclaw_core.checkpoint.manifest import Manifest, sync, write_manifest
 from openclaw_core.checkpoint.plan import DTYPES, WORKERS, Plan, plan_conversion
 from openclaw_core.checkpoint.sides import HfFolderSide, Side, TorchDistSide
 from openclaw_core.checkpoint.verify import Each, Progress, TensorCheck
-from openclaw_core.errors import Findings
+from openclaw_core.errors import Findings, UserError
 
 __all__ = ["DTYPES", "Conversion", "Plan", "convert", "plan_conversion"]
 
@@ -53,7 +53,7 @@ def convert(
     verify compares every tensor bitwise after writing and hashes it; with it, a conversion that was killed or interrupted
     goes on where it was: finished parts are hashed again and kept. progress is called with a stage (write, verify), bytes
     done and bytes in all. last_check sees the complete folder before it takes the target's place, and may raise. Raises
-    UserError when the target exists, the disk is full or a tensor differs.
+    UserError when the target exists, the disk is full, a tensor differs or the source changed meanwhile.
     """
     started = time.monotonic()
     identity = _fingerprint(plan)
@@ -65,20 +65,17 @@ def convert(
     ) as folder:
         journal = Journal(folder, identity)
         side: Side = TorchDistSide(plan, folder) if plan.to == "torch_dist" else HfFolderSide(plan, folder, bool(journal.done))
-        try:
+        with closing(side), _unchanged(plan, identity):
             run = _Run(plan, side, journal, verify, progress)
             run.all()
             companions = side.finish(run.places)
             checks = (*run.checks(), *(side.check_carried() if verify else []))
-        finally:
-            side.close()
-        _require_equal(plan.target, checks)
+            _require_equal(plan.target, checks)
         _finish(plan, folder, checks, companions)
         journal.close()
         seconds = time.monotonic() - started
         last_check(folder)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Conversion(plan, checks, seconds, peak, run.kept)
+    return Conversion(plan, checks, seconds, _peak_bytes(), run.kept)
 
 
 class _Run:
@@ -142,6 +139,31 @@ class _Run:
             self._counts[stage] += nbytes
             if self._progress is not None:
                 self._progress(stage, min(self._counts[stage], self._total), self._total)
+
+
+@contextmanager
+def _unchanged(plan: Plan, identity: str) -> Iterator[None]:
+    """Raises UserError where the source changed within the block, whatever that led to."""
+    failed: Exception | None = None
+    try:
+        yield
+    except Exception as error:  # of a mapped file that is cut short reads and writes fail in many ways
+        failed = error
+    try:
+        changed = _fingerprint(plan) != identity
+    except OSError:
+        changed = True
+    if changed:
+        what = f"{plan.source.root} changed while it was converted; {plan.target} wasn't written."
+        raise UserError(what, "Convert again when nothing writes to it.") from failed
+    if failed is not None:
+        raise failed
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process had resident; getrusage's figure may be that of the process that started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def _require_equal(target: Path, checks: Sequence[TensorCheck]) -> None:

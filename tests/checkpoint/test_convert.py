@@ -362,6 +362,22 @@ def test_a_tensor_that_differs_after_writing_fails_and_leaves_the_old_one(make_h
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "td"]
 
 
+@pytest.mark.parametrize("direction", ["import", "export"])
+def test_a_source_that_changes_meanwhile_is_told(make_hf, tmp_path, direction):
+    source = make_hf()
+    if direction == "export":
+        run(source, tmp_path / "td")
+        source = tmp_path / "td"
+    written = next(path for path in source.rglob("*") if path.suffix in (".safetensors", ".distcp"))
+
+    def change(stage, done, total):
+        os.utime(written, (1, 1))
+
+    with pytest.raises(UserError, match=r"changed while it was converted; .*made wasn't written"):
+        convert(plan_conversion(source, tmp_path / "made"), progress=change)
+    assert not list(tmp_path.glob("*made*"))
+
+
 def test_a_killed_conversion_leaves_no_target_and_the_next_one_starts_anew(make_hf, tmp_path):
     source = make_hf()
     program = (
