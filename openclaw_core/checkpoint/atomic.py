@@ -33,6 +33,7 @@ def new_folder(
     partial, old = target.with_name(f".{target.name}{PARTIAL}"), target.with_name(f".{target.name}{OLD}")
     _make_parent(target)
     with _lock(target):
+        _check_leftovers(partial, old)
         if old.is_dir() and not target.exists():
             old.rename(target)
         check_target(target, overwrite=overwrite)
@@ -84,6 +85,13 @@ def check_room(target: Path, needed: int) -> None:
         )
 
 
+def _check_leftovers(*places: Path) -> None:
+    """A conversion leaves folders there; anything else is somebody's."""
+    others = [str(place) for place in places if place.is_symlink() or (place.exists() and not place.is_dir())]
+    if others:
+        raise UserError(f"{', '.join(others)} is in the way: no folder that a conversion left.", "Move it away.")
+
+
 def _nearest(target: Path) -> Path:
     """The innermost folder of target's that is there."""
     return next(folder for folder in target.parents if folder.exists())
@@ -94,7 +102,7 @@ def _lock(target: Path) -> Iterator[None]:
     """Holds target's lock file; raises UserError when another process does."""
     path = target.with_name(f".{target.name}{LOCK}")
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise UserError(f"{target} can't be made: {error.strerror}.", "Choose a place you can write to.") from None
     try:

@@ -91,6 +91,8 @@ def map_tensor(path: Path, start: int, stop: int, dtype: torch.dtype, shape: tup
 
 def read_header(path: Path) -> dict[str, Entry]:
     """The tensors of a safetensors file. Raises UserError when its bytes don't add up (truncated, damaged, another file)."""
+    if not path.is_file():
+        raise UserError(f"{path}: not a file, or a link to one that is gone.", "Fetch the model again.")
     size = path.stat().st_size
     try:
         with path.open("rb") as file:

@@ -300,6 +300,22 @@ def test_an_existing_target_is_refused_and_kept(make_hf, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "td"]
 
 
+@pytest.mark.parametrize("name", [".td.partial", ".td.old"])
+@pytest.mark.parametrize("link", [True, False])
+def test_what_lies_where_leftovers_would_is_kept(make_hf, tmp_path, name, link):
+    source, place = make_hf(), tmp_path / name
+    if link:
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home" / "diary.txt").write_text("dear")
+        place.symlink_to(tmp_path / "home")
+    else:
+        place.write_text("dear")
+    with pytest.raises(UserError, match=r"is in the way: no folder that a conversion left\. Move it away"):
+        run(source, tmp_path / "td")
+    assert (place / "diary.txt" if link else place).read_text() == "dear"
+    assert not (tmp_path / "td").exists()
+
+
 def test_overwrite_never_removes_what_is_no_checkpoint(make_hf, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "diary.txt").write_text("dear")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 
 import pytest
@@ -80,6 +81,15 @@ def test_a_header_that_is_none(make_hf, make, said):
     rewrite(folder / "model.safetensors", make)
     with pytest.raises(UserError, match=said):
         HfReader(folder)
+
+
+@pytest.mark.parametrize("what", ["folder", "link", "pipe"])
+def test_weights_that_are_no_file(make_hf, what):
+    path = make_hf() / "model.safetensors"
+    path.unlink()
+    {"folder": path.mkdir, "link": lambda: path.symlink_to("gone"), "pipe": lambda: os.mkfifo(path)}[what]()
+    with pytest.raises(UserError, match=r"model\.safetensors: not a file, or a link to one that is gone"):
+        HfReader(path.parent)
 
 
 def test_a_pointer_instead_of_the_file(make_hf):
