@@ -236,7 +236,7 @@ def make_turn(store, template) -> Callable[..., Turn]:
     """Adds a turn to the store and returns it."""
     numbers = iter(range(10**6))
 
-    def make(*, drop_reason: str | None = None, flags: tuple[str, ...] = (), **fields: Any) -> Turn:
+    def make(*, drop_reason: str | None = None, flags: tuple[str, ...] = (), thinking: bool = True, **fields: Any) -> Turn:
         number = next(numbers)
         session = fields.pop("session_id", None) or store.open_session().session_id
         messages = ({"role": "user", "content": f"task {number}"},)
@@ -254,7 +254,7 @@ def make_turn(store, template) -> Callable[..., Turn]:
             **fields,
         }
         turn = Turn(session_id=session, **values)
-        store.add_turn(NewTurn(turn, "reply", f"key{number}", flags=flags, drop_reason=drop_reason))
+        store.add_turn(NewTurn(turn, "reply", f"key{number}", thinking, flags=flags, drop_reason=drop_reason))
         return turn
 
     return make

@@ -176,6 +176,34 @@ async def test_evidence_is_stored_and_overrides_where_it_may(store, make_turn, m
     assert [r.sample.reward for r in store.samples()] == [reward]
 
 
+@pytest.mark.parametrize("placement", ["last_user", "system", "message"])
+@pytest.mark.parametrize("thinking", [True, False])
+async def test_a_candidate_is_the_turns_own_prompt_with_the_hint_where_it_belongs(
+    store, template, make_turn, make_capture, placement, thinking
+):
+    tools = ({"type": "function", "function": {"name": "look", "parameters": {}}},)
+    messages = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "sort: b a"})
+    prompt = template.prompt_ids(messages, tools, thinking=thinking)
+    turn = make_turn(messages=messages, tools=tools, prompt_ids=prompt, thinking=thinking)
+    store.close_turn(turn.turn_id, COMPLAINT)
+    hint = "answer in capitals"
+
+    def answer(task, data):
+        return f"\\boxed{{1}} [HINT_START]{hint}[HINT_END]" if task == "hint" else "\\boxed{-1}"
+
+    capture, _ = make_capture(answer, replace(QUICK, hint_placement=placement))
+    assert await capture.settle(5)
+    sample = store.sample_of_turn(turn.turn_id).sample
+    expected = template.hinted_prompt_ids(messages, tools, hint, thinking=thinking, placement=placement)
+    assert [candidate.hinted_prompt_ids for candidate in sample.candidates] == [expected]
+    assert sample.prompt_ids == prompt
+    others = [
+        template.hinted_prompt_ids(messages, tools, hint, thinking=not thinking, placement=placement),
+        template.hinted_prompt_ids(messages, (), hint, thinking=thinking, placement=placement),
+    ]
+    assert expected not in others, "thinking and tools can be seen in these ids"
+
+
 async def test_a_hint_too_long_for_the_teacher_is_told_and_the_turn_goes_on(store, make_turn, make_capture):
     def answer(task, data):
         return "\\boxed{1} [HINT_START]" + "capitals! " * 40 + "[HINT_END]" if task == "hint" else "\\boxed{-1}"

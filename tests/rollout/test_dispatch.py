@@ -114,6 +114,7 @@ def test_a_candidate_too_long_for_the_teacher_is_left_out_and_the_others_stay():
     assert [(left.hint, left.tokens) for left in result.too_long] == [(long, len(long.text) + 4)]
     assert result.sample.candidates[0].hinted_prompt_ids == (1, *map(ord, short.text)), "nothing is cut"
     assert limited(HINTS, 1, len(long.text) + 4).too_long == ()
+    assert [left.hint for left in limited(HINTS, 1, len(long.text) + 3).too_long] == [long], "a token more than fits"
 
 
 @pytest.mark.parametrize(

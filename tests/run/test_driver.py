@@ -6,12 +6,16 @@ import json
 import time
 from dataclasses import asdict
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from openclaw_core.config.load import load_profile
+from openclaw_core.config.schema import Loss
+from openclaw_core.loss.needs import needs
 from openclaw_core.rollout.store import NewTurn, Store
 from openclaw_core.run import driver
+from openclaw_core.run import progress as progress_module
 from openclaw_core.run.legs import keep_leg, legs_of
 from openclaw_core.run.plan import make_plan
 from openclaw_core.run.progress import Progress, SilentWatcher
@@ -94,3 +98,33 @@ def test_legs_that_cannot_be_understood_are_none(launch):
         run.update(facts={"legs": broken})
         assert legs_of(run.read()) == ()
         assert build_report(run).wall_seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("missing", "subset", "exposed"),
+    [(0, "student", 1), (10, "student", 1), (30, "student", 11), (30, "teacher", 30), (0, "teacher", 0)],
+)
+def test_the_teachers_exposed_time_is_what_the_loop_waits_for_it_alone(monkeypatch, missing, subset, exposed):
+    """missing: seconds that the teacher still needs when the batch is full. The old pass takes 20 s, a question to it 1 s."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock.now, time=time.time))
+
+    class Scores:
+        needs = needs(Loss(subset=subset))
+
+        def of(self, batch):
+            clock.now = max(clock.now, missing)
+            return []
+
+        def at_student(self, scores, old):
+            clock.now += 1
+            return scores
+
+    def old_pass(batch, scores):
+        clock.now += 20
+        return {"s": None}
+
+    loop = object.__new__(driver.Loop)
+    loop.scores, loop.progress, loop.fleet = Scores(), Progress("run", 1), SimpleNamespace(old_pass=old_pass)
+    loop._complete_scores([])
+    assert loop.progress.seconds["teacher"] == exposed

@@ -88,6 +88,7 @@ def score(rank: int, ranks: int, folder: Path, meet) -> None:
         out |= {f"{s.sample_id}.{part}": getattr(s.top, part) for s in scores for part in ("ids", "logprobs")}
         out |= {f"{s.sample_id}.first": s.top.logprobs for s in scorer.score(samples, candidates="first")}
         out["grads"] = np.array([p.requires_grad or p.grad is not None for p in scorer.model.parameters()])
+        out["training"] = np.array([module.training for module in scorer.model.modules()])
         scorer.forget([s.sample_id for s in samples])
         out["cached"] = np.array(scorer.cached_bytes)
         out["said"] = np.array([said(scorer.logprobs_at, wanted), said(scorer.score, [too_long(samples[0])])])

@@ -90,6 +90,7 @@ def test_frozen_and_forgetful(world, run):
     found = world[0][run]
     assert found["hashes"][0] == found["hashes"][1]
     assert not found["grads"].any()
+    assert not found["training"].any()
     assert found["cached"] == 0
 
 
