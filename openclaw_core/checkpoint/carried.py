@@ -15,6 +15,7 @@ from openclaw_core.checkpoint.sniff import Found, carried_config
 from openclaw_core.checkpoint.verify import TensorCheck, count_nonfinite, memory_of, same_bits
 from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import Architecture
+from openclaw_core.models.hf_config import read_config
 
 
 def carried_names(names: Iterable[str], arch: Architecture) -> list[str]:
@@ -39,7 +40,7 @@ def find_carried(arch: Architecture, config_folder: Path) -> dict[str, Entry]:
 
     Raises UserError when they are nowhere: the result couldn't be served.
     """
-    if arch.model_type not in CARRIED:
+    if not needs_carried(arch, config_folder):
         return {}
     path = config_folder / CARRIED_FILE
     entries = read_header(path) if path.is_file() else {}
@@ -47,11 +48,19 @@ def find_carried(arch: Architecture, config_folder: Path) -> dict[str, Entry]:
         reader = HfReader(config_folder)
         entries = {name: reader.entries[name] for name in carried_names(reader.entries, arch)}
     if not entries:
-        raise UserError(
-            f"{config_folder} says {arch.model_type}, but the tensors {', '.join(CARRIED[arch.model_type])} are nowhere.",
-            "Name the release's folder with --hf-config: an engine needs them beside the text tower.",
-        )
+        remedy = "Name the release's folder with --hf-config: an engine needs them beside the text tower."
+        raise UserError(absent(arch, config_folder), remedy)
     return entries
+
+
+def needs_carried(arch: Architecture, config_folder: Path) -> bool:
+    """Whether the config is of a model with more than a text tower."""
+    return arch.model_type in CARRIED and "vision_config" in read_config(config_folder)
+
+
+def absent(arch: Architecture, config_folder: Path) -> str:
+    """What is wrong where the tensors to carry aren't there."""
+    return f"{config_folder} says {arch.model_type}, but the tensors {', '.join(CARRIED[arch.model_type])} are nowhere."
 
 
 def carried_entries(found: Found, arch: Architecture) -> dict[str, Entry]:

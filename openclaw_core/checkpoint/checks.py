@@ -12,7 +12,7 @@ from openclaw_core.checkpoint.hf import HfReader
 from openclaw_core.checkpoint.kinds import PIECE_BYTES
 from openclaw_core.checkpoint.verify import same_bits
 from openclaw_core.errors import Findings, UsageError, UserError
-from openclaw_core.models.architecture import Architecture
+from openclaw_core.models.architecture import Architecture, LatentAttention
 
 HEAD = "lm_head.weight"
 
@@ -33,8 +33,9 @@ def check_expected(arch: Architecture, expect: dict[str, str]) -> None:
 
 
 def _equal(actual: object, stated: str) -> bool:
+    plain = dataclasses.asdict(actual) if isinstance(actual, LatentAttention) else actual
     try:
-        return json.loads(stated) == actual
+        return bool(json.loads(stated) == json.loads(json.dumps(plain)))
     except ValueError:
         return str(actual) == stated
 

@@ -47,7 +47,12 @@ class BlockFp8Reader(HfReader):
             if entry.dtype != torch.float8_e4m3fn:
                 continue
             scale = self.entries.get(name + SCALE)
-            wanted = tuple(-(-size // width) for size, width in zip(entry.shape, block, strict=False))
+            if len(entry.shape) != len(block):
+                findings.append((f"{name} has shape {list(entry.shape)}; blocks of {list(block)} need two axes.", ""))
+                continue
+            if scale is not None and not scale.dtype.is_floating_point:
+                findings.append((f"{name}{SCALE} holds {str(scale.dtype).removeprefix('torch.')}, no fractions.", ""))
+            wanted = tuple(-(-size // width) for size, width in zip(entry.shape, block, strict=True))
             if scale is None or scale.shape != wanted:
                 findings.append((f"{name}{SCALE} is {list(scale.shape) if scale else 'missing'}, needed {list(wanted)}.", ""))
             self._scales[name] = name + SCALE

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from openclaw_core.checkpoint.agreement import disagreements
-from openclaw_core.checkpoint.carried import find_carried
+from openclaw_core.checkpoint.carried import absent, find_carried, needs_carried
 from openclaw_core.checkpoint.checks import check_expected, check_tokenizer
 from openclaw_core.checkpoint.examine import Examined, examine_hf, examine_torch_dist
 from openclaw_core.checkpoint.fp8 import open_hf
@@ -161,6 +161,8 @@ def _examine(
         return examine_torch_dist(TorchDistReader(found.folder), arch, allow=allow), find_carried(arch, folder)
     reader = open_hf(found.folder)
     examined = examine_hf(reader, arch, allow=allow, tp=tp, divisor=divisor)
+    if needs_carried(arch, folder) and not examined.carried:
+        raise UserError(absent(arch, folder), "Fetch the rest of the model: an engine needs them beside the text tower.")
     return examined, {name: reader.entries[name] for name in examined.carried}
 
 

@@ -52,6 +52,19 @@ def test_an_export_without_its_vision_tower_is_refused(vision, read_hf, tmp_path
     assert read_hf(tmp_path / "back").keys() == read_hf(vision).keys()
 
 
+def test_a_release_without_its_vision_tower_is_refused(vision, tmp_path):
+    tensors = {name: tensor for name, tensor in load_file(vision / "model.safetensors").items() if ".visual." not in name}
+    save_file(tensors, vision / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"model\.visual\.\* are nowhere\. Fetch the rest of the model"):
+        plan_conversion(vision, tmp_path / "td")
+    config = json.loads((vision / "config.json").read_text())
+    del config["vision_config"]
+    (vision / "config.json").write_text(json.dumps(config))
+    convert(plan_conversion(vision, tmp_path / "td"))
+    convert(plan_conversion(tmp_path / "td", tmp_path / "back"))
+    assert load_file(tmp_path / "back" / "model.safetensors").keys() == tensors.keys()
+
+
 def test_carried_tensors_are_checked_and_in_the_manifest(vision, tmp_path):
     done = convert(plan_conversion(vision, tmp_path / "td"))
     back = convert(plan_conversion(tmp_path / "td", tmp_path / "back"))

@@ -273,6 +273,7 @@ def test_stored_rope_frequencies_must_fit_the_base(make_hf, tmp_path, base, good
 def test_expectations_confirm_and_never_override(make_hf, tmp_path):
     source = make_hf()
     plan_conversion(source, tmp_path / "td", expect={"rope_theta": "1000000", "tied": "true", "layers": "3", "family": "qwen3"})
+    plan_conversion(source, tmp_path / "td", expect={"dense_layers": "[]", "mla": "null", "rope_scaling": "null"})
     with pytest.raises(Findings, match=r"rope_theta: expected 5000000, config\.json says 1000000\.0"):
         plan_conversion(source, tmp_path / "td", expect={"rope_theta": "5000000"})
     with pytest.raises(UsageError, match="Unknown architecture field ropetheta"):

@@ -80,6 +80,22 @@ def test_fp8_scales_must_fit(make_hf, tmp_path):
     assert "scales nothing" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "scale", "said"),
+    [
+        ("model.norm.weight", torch.ones(2), r"model\.norm\.weight has shape \[32\]; blocks of \[20, 20\] need two axes"),
+        ("model.embed_tokens.weight", torch.ones(10, 2, dtype=torch.int32), "weight_scale_inv holds int32, no fractions"),
+    ],
+)
+def test_fp8_that_blocks_cannot_scale(make_hf, tmp_path, name, scale, said):
+    def change(tensors):
+        tensors |= {name: tensors[name].to(torch.float8_e4m3fn), f"{name}_scale_inv": scale}
+
+    source = make_hf(change=change, quantization_config={"quant_method": "fp8", "weight_block_size": [20, 20]})
+    with pytest.raises(Findings, match=said):
+        plan_conversion(source, tmp_path / "td")
+
+
 @pytest.mark.parametrize("block", [["a", 128], [0, 0], [128], 128])
 def test_blocks_of_no_size_are_refused(make_hf, tmp_path, block):
     source = make_hf(quantization_config={"quant_method": "fp8", "weight_block_size": block})
