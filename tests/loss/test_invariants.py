@@ -224,6 +224,6 @@ def test_needs_ask_for_no_more_than_is_read():
         assert need.at_student == (subset == "student" or rule == "signal_optimal")
         assert need.candidates == ("first" if rule == "shortest" else "all")
         assert need.scores(SampleKind.RL)
-    nothing = needs(config(("student", "signal_optimal"), w_opd=0.0, kl_coef=0.1))
-    assert nothing == Needs(False, False, False, nothing.candidates, False, 0, True)
+        nothing = needs(config((subset, rule), w_opd=0.0, kl_coef=0.1))
+        assert nothing == Needs(False, False, False, need.candidates, False, 0, True)
     assert not needs(config(("student", "token_optimal"), opd_on_rl_only="skip")).scores(SampleKind.RL)

@@ -90,6 +90,21 @@ def test_teacher_faults_name_sample_and_position(parts, samples):
     assert "outside the vocabulary" in findings(pack_teacher, rows, foreign, Loss(k=4), real_vocab=VOCAB)[0]
 
 
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, None)])
+def test_log_probs_at_the_students_ids_are_looked_at_too(parts, samples, value, said):
+    """-inf is a log-prob, of an id that the teacher excludes."""
+    rows = pack_rows(samples, Loss(k=4), real_vocab=VOCAB)
+    top_ids = [part.old.topk(4).indices for part in parts]
+    scores = cases["teacher_scores"](parts, 4, top_ids)
+    scores[1].at_student[-1, 0, 2] = value
+    if said is None:
+        assert pack_teacher(rows, scores, Loss(k=4), real_vocab=VOCAB).at_student.isneginf().sum() == 1
+        return
+    (told,) = findings(pack_teacher, rows, scores, Loss(k=4), real_vocab=VOCAB)
+    last = len(parts[1].teacher) - 1
+    assert told == f"sample s1: at_student holds {said} for candidate {last} at response position 0;"
+
+
 def test_samples_without_opd_need_no_scores(samples):
     samples = [replace(sample, kind=SampleKind.RL) for sample in samples]
     rows = pack_rows(samples, Loss(), real_vocab=VOCAB)

@@ -49,5 +49,7 @@ def test_signal_optimal_sets_aside_what_the_teacher_ignores():
     assert select(RULES.get("signal_optimal"), ignored_first).k_star.tolist() == [1, 1]
     exactly_half = choice(overlap, signal=[[0.5, 1.0, 0.1], [0.0, 0.0, 0.1]])
     assert select(RULES.get("signal_optimal"), exactly_half).k_star.tolist() == [0, 0]
+    just_below = choice(overlap, signal=[[0.49, 1.0, 0.1], [0.0, 0.0, 0.1]])
+    assert select(RULES.get("signal_optimal"), just_below).k_star.tolist() == [1, 1]
     filler_is_loud = choice(overlap, real=[[True, True, False]] * 2, signal=[[0.5, 0.5, 99.0], [0.0, 0.0, 99.0]])
     assert select(RULES.get("signal_optimal"), filler_is_loud).k_star.tolist() == [0, 0]
