@@ -65,6 +65,18 @@ def test_all_faults_of_all_samples_are_told_at_once(samples):
     assert f"span [{count - 1}, {count})" in told
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_advantages_and_log_probs_that_are_not_finite_are_named(samples, value):
+    advantages = [np.ones(len(sample.response_ids)) for sample in samples]
+    advantages[2][-1] = value
+    bad = [replace(samples[0], response_logprobs=(value,) * len(samples[0].response_ids)), *samples[1:]]
+    last = len(advantages[2]) - 1
+    assert findings(pack_rows, bad, Loss(), real_vocab=VOCAB, advantages=advantages) == [
+        f"sample s0 holds {value} in response_logprobs at response position 0;",
+        f"sample s2 holds {value} in advantages at response position {last};",
+    ]
+
+
 def test_a_batch_without_a_trainable_token_is_refused_by_name(samples):
     check_batch(samples)
     empty = [replace(sample, loss_mask=(0,) * len(sample.loss_mask)) for sample in samples]
