@@ -9,8 +9,6 @@ that share prefixes. The kernels round differently: in half precision results de
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from openclaw_core.models.megatron import attention, spans
 from openclaw_core.models.megatron.packing import Pack, SequenceIds, make_pack
 from openclaw_core.models.megatron.prefix import make_shared_pack
+from openclaw_core.trial import agrees
 
 STEP = 512
 """Sides are multiples of it: at most 80 of them up to 40,960 tokens."""
@@ -96,40 +95,36 @@ def works(q: torch.Tensor, k: torch.Tensor) -> bool:
 
 @cache
 def _works(device: torch.device, dtype: torch.dtype, heads: int, groups: int, dim: int) -> bool:
-    found = _disagreement(device, dtype, heads, groups, dim)
-    if found is not None:
-        shape = f"{heads} heads over {groups} of {dim}, {dtype}, on {device}"
-        warnings.warn(f"Frozen models use plain attention for {shape}, for the kernels fail there: {found}.", stacklevel=3)
-    return found is None
+    shape = f"{heads} heads over {groups} of {dim}, {dtype}, on {device}"
+    otherwise = f"Frozen models use plain attention for {shape}, for the kernels fail there"
+
+    def kernels(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack) -> torch.Tensor:
+        if not spans.fits(heads // groups, dim):
+            raise NotImplementedError("they are made for other shapes")
+        parts = cut(pack, heads // groups)
+        assert parts is not None
+        return _attend(q, k, v, parts, 0.1, _kernel())
+
+    def results(way: Callable[..., torch.Tensor]) -> Callable[[], dict[str, torch.Tensor]]:
+        return lambda: _results(way, device, dtype, heads, groups, dim)
+
+    plain = results(lambda q, k, v, pack: attention.attend_each(q, k, v, pack, 0.1))
+    return agrees(results(kernels), plain, dtype, otherwise)
 
 
-def _disagreement(device: torch.device, dtype: torch.dtype, heads: int, groups: int, dim: int) -> str | None:
-    """What differs from one sequence after the other, or what stopped, in words; None where all agrees."""
-    if importlib.util.find_spec("triton") is None:
-        return "Triton isn't installed"
-    members = heads // groups
-    if not spans.fits(members, dim):
-        return "they are made for other shapes"
+def _results(
+    way: Callable[..., torch.Tensor], device: torch.device, dtype: torch.dtype, heads: int, groups: int, dim: int
+) -> dict[str, torch.Tensor]:
+    """What way(q, k, v, pack) makes of a pack with a square and a short sequence, and of one with a shared prefix."""
     generator = torch.Generator().manual_seed(0)
     trunk = tuple(range(STEP + 40))
-    for pack in (
-        make_pack([SequenceIds(trunk, (1,)), SequenceIds((2, 3), (4,))], device),
-        make_shared_pack([SequenceIds((*trunk, 7), (8, 9)), SequenceIds((*trunk, 8), (9,))], device),
-    ):
+    packs = {
+        "rows of a square and others": make_pack([SequenceIds(trunk, (1,)), SequenceIds((2, 3), (4,))], device),
+        "rows over a prefix": make_shared_pack([SequenceIds((*trunk, 7), (8, 9)), SequenceIds((*trunk, 8), (9,))], device),
+    }
+    found = {}
+    for name, pack in packs.items():
         rows = len(pack.input_ids)
         q, k, v = (torch.randn(rows, n, dim, generator=generator).to(device, dtype) for n in (heads, groups, groups))
-        parts = cut(pack, members)
-        assert parts is not None
-        try:
-            found = _attend(q, k, v, parts, 0.1, _kernel())
-        except (torch.OutOfMemoryError, torch.AcceleratorError):
-            # No word on the kernels: the device is full, or has failed.
-            raise
-        except Exception as error:
-            # No plan for this shape, no cuDNN at all, or whatever stops a compiler or a launch here.
-            return f"{type(error).__name__}: {error}".splitlines()[0]
-        gap = (found.float() - attention.attend_each(q, k, v, pack, 0.1).float()).abs().max()
-        # NaN is no agreement.
-        if not gap <= 0.05:
-            return f"they differ by {gap:.1e}"
-    return None
+        found[name] = way(q, k, v, pack)
+    return found

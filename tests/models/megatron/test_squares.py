@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import pytest
@@ -12,7 +13,7 @@ from openclaw_core.models.megatron import attention, spans, squares
 from openclaw_core.models.megatron.packing import SequenceIds, make_pack
 from openclaw_core.models.megatron.prefix import make_shared_pack
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
 SHAPE = (CPU, torch.float32, 4, 2, 16)
 SEQUENCES = [SequenceIds((1, 2, 3), (4,)), SequenceIds((1, 2), (2, 3)), SequenceIds((1,), (7,)), SequenceIds((9,), ())]
 
@@ -51,17 +52,18 @@ def test_wanted_rows_alone():
 
 
 @pytest.fixture
-def told(monkeypatch):
-    def tell(change):
+def works(monkeypatch):
+    """Whether a kernel, plain attention changed, is used."""
+
+    def tried(change, *shape):
         def attend_spans(q, k, v, part, out, scale):
             spans.attend_each(q, k, v, part, out, scale)
             out.copy_(change(out))
 
-        monkeypatch.setattr("importlib.util.find_spec", lambda _: "there")
         monkeypatch.setattr(squares, "_kernel", lambda: attend_spans)
-        return squares._disagreement(*SHAPE)
+        return squares._works(*(shape or SHAPE))
 
-    return tell
+    return tried
 
 
 def raising(error):
@@ -71,36 +73,41 @@ def raising(error):
     return change
 
 
-def test_what_fails_is_told(told):
-    assert told(lambda x: x) is None
-    assert told(lambda x: x + 1) == "they differ by 1.0e+00"
-    assert told(lambda x: x * torch.nan) == "they differ by nan"
-    assert told(raising(RuntimeError("No available kernel.\nMore."))) == "RuntimeError: No available kernel."
-    assert told(raising(ValueError("No such dtype."))) == "ValueError: No such dtype."
+def test_what_agrees_is_used(works):
+    assert works(lambda x: x)
 
 
-def test_shapes_that_nothing_is_made_for(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: "there")
-    assert squares._disagreement(CPU, torch.float32, 4, 2, 80) == "they are made for other shapes"
-    assert squares._disagreement(CPU, torch.float32, 258, 2, 64) == "they are made for other shapes"
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x * 1.1, "rows of a square and others differ by 1.0e-01"),
+        (lambda x: x * torch.nan, "rows of a square and others differ by nan"),
+        (raising(RuntimeError("No available kernel.\nMore.")), r"RuntimeError: No available kernel\."),
+        (raising(ValueError("No such dtype.")), r"ValueError: No such dtype\."),
+    ],
+)
+def test_what_fails_is_told_once(works, change, said):
+    where = "4 heads over 2 of 16, torch.float32, on cpu, for the kernels fail there: "
+    with pytest.warns(UserWarning, match=where + said):
+        assert not works(change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not works(change)
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 80), (258, 2, 64)])
+def test_shapes_that_nothing_is_made_for(works, shape):
+    with pytest.warns(UserWarning, match="they are made for other shapes"):
+        assert not works(lambda x: x, CPU, torch.float32, *shape)
 
 
 def test_no_triton(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert squares._disagreement(*SHAPE) == "Triton isn't installed"
+    monkeypatch.setitem(sys.modules, "openclaw_core.models.megatron.spans_kernel", None)
+    with pytest.warns(UserWarning, match="ModuleNotFoundError: .*spans_kernel"):
+        assert not squares._works(*SHAPE)
 
 
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, torch.AcceleratorError])
-def test_a_full_or_failed_device_is_no_word_on_the_kernels(told, kind):
+def test_a_full_or_failed_device_is_no_word_on_the_kernels(works, kind):
     with pytest.raises(kind):
-        told(raising(kind("CUDA")))
-
-
-def test_it_is_warned_of_once(monkeypatch):
-    monkeypatch.setattr(squares, "_disagreement", lambda *_: "no plan")
-    shape = (GPU, torch.bfloat16, 4, 2, 8)
-    with pytest.warns(UserWarning, match="4 heads over 2 of 8, torch.bfloat16, on cuda:0, for the kernels fail there: no plan"):
-        assert not squares._works(*shape)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not squares._works(*shape)
+        works(raising(kind("CUDA")))
