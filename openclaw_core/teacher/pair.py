@@ -103,14 +103,6 @@ def reader_of(found: Found) -> HfReader | TorchDistReader:
     return HfReader(found.folder) if found.kind == "hf" else TorchDistReader(found.folder)
 
 
-def _manifest(folder: Path) -> Manifest | None:
-    """The manifest, where its facts are of the kinds that the checks read."""
-    manifest = read_manifest(folder)
-    if manifest is not None and not all(isinstance(part, dict) for part in (manifest.architecture, *manifest.tensors.values())):
-        raise UserError(f"The manifest of {folder} doesn't hold what convert-ckpt writes.", "Convert again with --overwrite.")
-    return manifest
-
-
 def _arguments(folder: Path) -> dict[str, Any]:
     found = TorchDistReader(folder).common().get("args")
     return found if isinstance(found, dict) else vars(found) if hasattr(found, "__dict__") else {}
@@ -137,7 +129,7 @@ def read_side(role: str, path: str, hf: str | None = None) -> Side:
     arch = side.architecture = attempt(
         "config", lambda: architecture_from_hf(side.config_folder) if side.config_folder else architecture_from_torch_dist(path)
     )
-    side.manifest = attempt("manifest", lambda: _manifest(found.folder))
+    side.manifest = attempt("manifest", lambda: read_manifest(found.folder))
     if side.config_folder is not None:
         folder = side.config_folder
         side.tokenizer = attempt("tokenizer", lambda: read_tokenizer(folder))

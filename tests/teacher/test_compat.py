@@ -295,8 +295,8 @@ def test_files_that_hold_anything_are_findings(make, name, content, said):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("openclaw.json", {"architecture": [1]}, "doesn't hold what convert-ckpt writes"),
-        ("openclaw.json", {"tensors": {"a": 3}}, "doesn't hold what convert-ckpt writes"),
+        ("openclaw.json", {"architecture": [1]}, "its architecture is no object"),
+        ("openclaw.json", {"tensors": {"a": 3}}, "its tensors aren't each described by"),
         ("latest_checkpointed_iteration.txt", "²".encode(), ""),
         ("latest_checkpointed_iteration.txt", b"9" * 30, "which isn't there completely"),
         ("latest_checkpointed_iteration.txt", None, ""),
