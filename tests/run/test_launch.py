@@ -63,5 +63,5 @@ def test_a_folder_of_a_family_that_is_only_converted_is_refused(run: RunFolder, 
     experts = {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     (folder / "config.json").write_text(json.dumps(stated | experts))
     (folder / "model.safetensors").touch()
-    with pytest.raises(UserError, match="moe is qwen3_moe: it is converted, but the trainer builds dense"):
+    with pytest.raises(UserError, match="It is qwen3_moe, and the trainer builds dense"):
         prepared(run, BRIDGE, f"student.hf={folder}")
