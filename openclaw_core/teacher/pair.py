@@ -55,7 +55,15 @@ class Side:
     arguments: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, UserError] = field(default_factory=dict)
 
+    @property
+    def bare(self) -> bool:
+        """Whether it is a torch_dist that states its architecture itself: it has no config and no tokenizer to be read."""
+        return self.found is not None and self.config_folder is None and self.architecture is not None
+
     def source(self, *names: str) -> str:
+        """Where the files of these names lie, or what stands for them."""
+        if self.bare and self.found is not None:
+            return f"megatron's arguments in {self.found.folder}"
         folder = self.config_folder or Path(self.path)
         return ", ".join(str(folder / name) for name in names)
 
@@ -133,6 +141,9 @@ def read_side(role: str, path: str, hf: str | None = None) -> Side:
     if side.config_folder is not None:
         folder = side.config_folder
         side.tokenizer = attempt("tokenizer", lambda: read_tokenizer(folder))
+    elif arch is not None:
+        what = f"{path} carries no tokenizer, so the {role}'s ids can't be compared."
+        side.errors["tokenizer"] = UserError(what, f"Name its Hugging Face folder: --{role}-hf FOLDER.")
     if found.kind == "torch_dist":
         side.arguments = attempt("arguments", lambda: _arguments(found.folder)) or {}
     if arch is not None:

@@ -7,15 +7,18 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from openclaw_cli.app import app
 from openclaw_core.checkpoint.convert import convert
 from openclaw_core.checkpoint.plan import plan_conversion
 from openclaw_core.errors import UserError
+from openclaw_core.models.architecture import architecture_from_hf
 from openclaw_core.run import numerics
 from openclaw_core.teacher.compat import CHECKS, validate
 
+launch = runpy.run_path(str(Path(__file__).parents[1] / "worlds.py"))["launch"]
 foreign = runpy.run_path(str(Path(__file__).parents[1] / "teacher" / "foreign.py"))
 
 
@@ -37,6 +40,19 @@ def test_both_models_are_computed_and_the_student_learns_nothing_from_itself(tea
     assert [check["number"] for check in found] == [len(CHECKS) + n for n in (1, 2, 3)]
     assert "nats in fp32" in found[0]["student"]
     assert "nats in fp32" in found[1]["teacher"]
+
+
+def test_one_log_prob_that_differs_is_seen(tmp_path):
+    tiny = foreign["TINY"]
+    vocab = architecture_from_hf(tiny).vocab
+    ids = numerics._text_ids(tiny, vocab)
+    theirs = numerics._hugging_face(tiny, ids, torch.float32, torch.device("cpu"), vocab)
+    theirs[3, theirs[3].argmax()] += 0.02
+    torch.save({"model": str(tiny), "ids": ids, "theirs": theirs}, tmp_path / "given.pt")
+    launch(Path(__file__).with_name("numerics_program.py"), "compare", 1, tmp_path)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["rows"] == len(theirs)
+    assert found["difference"] == pytest.approx(0.02, abs=1e-4)
 
 
 @pytest.mark.parametrize(

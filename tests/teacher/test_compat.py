@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from openclaw_cli.app import app
@@ -329,6 +331,30 @@ def test_sizes_that_no_model_has_are_told_before_they_fill_the_memory(make):
     assert check.remedy == "Take the config of the model's release."
 
 
+ARGUMENTS = {
+    "num_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_query_groups": 2, "kv_channels": 16,
+    "ffn_hidden_size": 48, "padded_vocab_size": 256, "vocab_size": 200, "rotary_base": 1000000, "norm_epsilon": 1e-6,
+    "max_position_embeddings": 256, "swiglu": True, "normalization": "RMSNorm", "qk_layernorm": True,
+    "untie_embeddings_and_output_weights": False,
+}  # fmt: skip
+
+
+def test_a_model_without_a_tokenizer_is_not_passed_over(make, tmp_path):
+    student, raw = make("s"), tmp_path / "raw"
+    convert(plan_conversion(student, raw))
+    shutil.rmtree(raw / "hf")
+    (raw / "openclaw.json").unlink()
+    torch.save({"args": Namespace(**ARGUMENTS)}, raw / "release" / "common.pt")
+    report = validate(str(student), str(raw))
+    check = of(report, "Token ids mean the same bytes")
+    assert (check.state, check.remedy) == ("warning", "Name its Hugging Face folder: --teacher-hf FOLDER.")
+    assert check.finding == f"{raw} carries no tokenizer, so the teacher's ids can't be compared."
+    assert not report.problems
+    assert of(report, "One rope base per model").source.endswith(f"megatron's arguments in {raw}/release")
+    assert of(validate(str(raw), str(student)), "Token ids mean the same bytes").state == "problem"
+    assert not validate(str(student), str(raw), teacher_hf=str(student)).warnings
+
+
 def test_byte_level_tokens_are_bytes(make):
     student = make("s")
 
@@ -361,3 +387,24 @@ def test_the_command(make):
     none = CliRunner().invoke(app, ["validate"])
     assert none.exit_code == 2
     assert none.stderr.startswith("error: There is no student")
+
+
+def test_a_profile_says_what_the_pair_will_be_asked_for(make, tmp_path):
+    student, teacher = make("s"), make("t")
+    profile = tmp_path / "own.yaml"
+    profile.write_text(
+        "extends: tiny-cpu\nrollout: {context_length: 200}\njudge: {max_tokens: 100}\ntrain: {dtype: fp16}\n"
+        "partition: {actor: {devices: 2, pipeline_parallel: 2}, teacher: {devices: 4, tensor_parallel: 4}}\n"
+    )
+    call = ["validate", "--student", str(student), "--teacher", str(teacher), "--profile", str(profile), "--json"]
+    done = CliRunner().invoke(app, call)
+    assert done.exit_code == 1, done.stderr
+    checks = {check["title"]: check for check in json.loads(done.stdout)["checks"]}
+    context, dtype, sizes = (checks[name] for name in ("Context length", "Dtype", "Parallel sizes divide the models"))
+    assert (context["student"], context["teacher"]) == ("200 of 256", "300 of 256")
+    assert context["finding"] == "The teacher needs 300 tokens and has 256 positions."
+    assert (dtype["state"], dtype["student"]) == ("warning", "bfloat16 -> float16")
+    assert (sizes["student"], sizes["teacher"]) == ("TP 1, PP 2", "TP 4, PP 1")
+    assert (
+        "The student's layers (3) can't be split by 2. The teacher's k and v heads (2) can't be split by 4." in sizes["finding"]
+    )
