@@ -100,7 +100,7 @@ def _works(device: torch.device, dtype: torch.dtype, heads: int, groups: int, di
 
     def kernels(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pack: Pack) -> torch.Tensor:
         if not spans.fits(heads // groups, dim):
-            raise NotImplementedError("they are made for other shapes")
+            raise ValueError("they are made for other shapes")
         parts = cut(pack, heads // groups)
         assert parts is not None
         return _attend(q, k, v, parts, 0.1, _kernel())
