@@ -17,7 +17,8 @@ logits       b rows V / t + 4 x 1024 V / t     (rows <= N that predict response 
              the rows and of the output weight, summed in fp32)
 teacher      weights + N A + 4 N x 2 kv b / t + chunk logits + kept b h x (2 batch x M x longest reply) / d
              (forward only: one layer at a time, whose keys and values are gathered for up to 4 N rows where candidates
-             share a prefix; hidden states of reply tokens stay until the step; M = loss.max_candidates)
+             share a prefix and no kernel reads them in place; hidden states of reply tokens stay until the step;
+             M = loss.max_candidates)
 KV cache     2 L kv b / min(t, kv_heads) per token
 
 Checked against megatron-core on one H200 with Qwen3-4B's shape in bf16: A is 112 KB a token, measured 118; training with

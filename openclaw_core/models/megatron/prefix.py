@@ -2,11 +2,12 @@
 
 Sequences are put in the order of their ids. Each then forwards only the rows that differ from the one before it, and its
 attention reads keys and values of its whole length: of the shared prefix from where that lies in the pack, of the rest from
-its own rows. Whatever the tree of prefixes is, a sequence is one block of queries and one list of key rows, so all of a pack
-is one variable-length attention call, and tensor, sequence and pipeline parallelism see a pack like any other.
+its own rows. Whatever the tree of prefixes is, a sequence is one block of queries and one list of key rows, and tensor,
+sequence and pipeline parallelism see a pack like any other.
 
-Cost: per layer one gather of the keys and values of sum(lengths) rows, about half a percent of the forward of as many tokens
-(8 KiB of traffic against 200 MFLOP for a layer of Qwen3-4B). Plain packs, where nothing is shared, pay none of it.
+Cost: none beyond the rows where the kernel of spans.py reads keys in their places; elsewhere per layer one gather of the keys
+and values of sum(lengths) rows, about half a percent of the forward of as many tokens (8 KiB of traffic against 200 MFLOP for
+a layer of Qwen3-4B). Plain packs, where nothing is shared, pay none of it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from openclaw_core.models.megatron.packing import (
 )
 
 WORTH = 100
-"""A prefix is shared from 1 / WORTH of a sequence's length on; below that the gather costs more than the rows."""
+"""A prefix is shared from 1 / WORTH of a sequence's length on; below that a gather costs more than the rows."""
 KEYS_PER_TOKEN = 4
-"""A pack gathers at most so many key rows per token of its budget: many short suffixes of one long prefix need memory too."""
+"""A pack has at most so many key rows per token of its budget: to gather them for many short suffixes takes memory too."""
 
 
 @dataclass(frozen=True, slots=True)
