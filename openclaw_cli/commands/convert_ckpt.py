@@ -122,10 +122,10 @@ def convert_ckpt(
         check_comparable(plan.config_folder, plan.architecture, plan.tp, plan.mapping.stored)
         check_memory(plan.architecture)
     if dry_run:
-        check_target(plan.target, overwrite=overwrite)
-        check_room(plan.target, plan.room)
         shown = [text.plan_table(plan), "Nothing was written (--dry-run).\n"]
         out.data(text.plan_json(plan), human=shown, quiet=str(plan.target))
+        check_target(plan.target, overwrite=overwrite)
+        check_room(plan.target, plan.room)
         return
     for note in text.notes(plan):
         out.note(note)

@@ -81,7 +81,10 @@ def test_a_dry_run_finds_what_the_real_run_would(make_hf, tmp_path):
         real, dry = openclaw(source, *arguments), openclaw(source, *arguments, "--dry-run")
         assert (real.exit_code, real.stderr) == (dry.exit_code, dry.stderr)
         assert said in dry.stderr
-        assert dry.stdout == ""
+        assert real.stdout == ""
+        assert "GB on disk" in dry.stdout
+    machine = openclaw(source, tmp_path / "td", "--dry-run", "--json")
+    assert (machine.exit_code, json.loads(machine.stdout)["to"]) == (2, "torch_dist")
     dry = openclaw(source, tmp_path / "home" / "diary.txt" / "td", "--dry-run")
     assert (dry.exit_code, dry.stderr) == (
         1,
