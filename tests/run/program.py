@@ -193,6 +193,7 @@ def train_chunked(rank: int, ranks: int, folder: Path, meet) -> None:
         for again in FUSED if name in ("chunked.tp2", "chunked.cp2") else ():
             one = trainer(f"{again}.{name}", sizes, world, FUSED[again])
             taken = [one.train_step(samples, scores) for _ in range(2)]
+            one_bad_row(one, samples, scores, "old", Trainer.train_step)
             reports[f"{again}.{name}"] = [{"grad_norm": out.grad_norm, **out.metrics.get("all", {})} for out in taken]
             one.close()
     if rank == 0:
@@ -262,19 +263,18 @@ def faults(trainer: Trainer, samples, scores) -> dict:
     before = trainer.weights_hash()
     attempt("weights", lambda: one_step(trainer, samples, scores))
     weight.data.copy_(kept)
-    before = trainer.weights_hash()
     for policy in ("old", "current"):
         said[f"{policy} row"] = one_bad_row(trainer, samples, scores, policy)
-        assert trainer.weights_hash() == before, policy
     # After all that a step over one sample (fewer than data-parallel ranks) works.
     said["single"] = one_step(trainer, samples[:1], scores[:1])["loss"]
     return said
 
 
-def one_bad_row(trainer: Trainer, samples, scores, policy: str) -> dict:
-    """NaN in one row of the last rank alone, in the first of its micro-batches: all ranks say its name, and none waits for
-    another. Of tensor-parallel ranks it is in one's columns alone.
+def one_bad_row(trainer: Trainer, samples, scores, policy: str, step=one_step) -> dict:
+    """NaN in one row of the last rank alone, in the first of its micro-batches: all ranks say its name, none waits for another,
+    and the weights stay. Of tensor-parallel ranks it is in one's columns alone.
     """
+    before = trainer.weights_hash()
     passes, names, last = trainer.passes, [], dist.get_world_size() - 1
     row_stats, objective = passes._row_stats, passes._objective
 
@@ -293,7 +293,7 @@ def one_bad_row(trainer: Trainer, samples, scores, policy: str) -> dict:
         passes._objective = lambda output, rows, targets: objective(spoilt(output, rows), rows, targets)
     start, error = time.monotonic(), ""
     try:
-        one_step(trainer, samples, scores)
+        step(trainer, samples, scores)
     except UserError as found:
         error = str(found)
     passes._row_stats, passes._objective = row_stats, objective
@@ -301,6 +301,7 @@ def one_bad_row(trainer: Trainer, samples, scores, policy: str) -> dict:
     dist.all_gather_object(everyones, names)
     (name,) = everyones[last]
     assert f"{name}: the {policy} policy's logits" in error, (dist.get_rank(), name, error)
+    assert trainer.weights_hash() == before, policy
     return {"seconds": time.monotonic() - start, "name": name, "named": error.count("response position ")}
 
 
@@ -322,5 +323,6 @@ def fused(start, name: str, samples, scores) -> list[dict]:
                 one.old_pass(samples, scores)
             out = one.train_step(samples, scores)
             reports.append({"grad_norm": out.grad_norm, **out.metrics.get("all", {})})
+        one_bad_row(one, samples, scores, "old", one_step if explicit else Trainer.train_step)
         one.close()
     return reports
