@@ -80,11 +80,15 @@ def validate(
     report = compat.validate(
         packaged(student), packaged(teacher), _use(config, deep), student_hf=student_hf, teacher_hf=teacher_hf
     )
-    if numerics and not report.problems:
-        from openclaw_core.run.numerics import prove
+    if numerics:
+        from openclaw_core.run.numerics import not_computed, prove
 
-        dtype = config.train.dtype if config is not None else None
-        report = prove(report, packaged(student), packaged(teacher), student_hf=student_hf, teacher_hf=teacher_hf, dtype=dtype)
+        dtype, sources = config.train.dtype if config is not None else None, (packaged(student), packaged(teacher))
+        report = (
+            not_computed(report)
+            if report.problems
+            else prove(report, *sources, student_hf=student_hf, teacher_hf=teacher_hf, dtype=dtype)
+        )
     human: list[Any] = [_facts_table(report), _checks_table(report), _verdict(report)]
     active().data({"state": _state(report), **asdict(report)}, human=human, quiet=_state(report))
     if report.problems:

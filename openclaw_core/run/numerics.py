@@ -39,6 +39,15 @@ ZERO = 1e-5
 CELLS = tuple(product(("student", "teacher", "overlap"), ("shortest", "token_optimal", "sequence_optimal")))
 
 
+def not_computed(report: Report) -> Report:
+    """The report, saying behind the others that nothing was computed: it has problems, and what they name can't be loaded."""
+    check = Check(
+        len(report.checks) + 1, "What the models compute", "skipped", "log-probs by Hugging Face; a student taught by itself",
+        "-", "-", "", "Not computed: the pair has problems.", "Mend the findings above first.",
+    )  # fmt: skip
+    return replace(report, checks=(*report.checks, check))
+
+
 def prove(report: Report, student: str, teacher: str, *, student_hf: str | None = None, teacher_hf: str | None = None,
           dtype: str | None = None) -> Report:  # fmt: skip
     """The report with the numeric checks behind the others. Loads one model at a time (and Hugging Face's beside it).

@@ -39,7 +39,11 @@ def token_ids(pair: Pair) -> Outcome:
 def _alone(role: str, own: Tokenizer, other: Tokenizer) -> str:
     ids = sorted(own.tokens.keys() - other.tokens.keys())
     names = ", ".join(repr(own.tokens[number].decode(errors="replace")) for number in ids[:3])
-    return f"Only the {role} has {len(ids)} ids ({names}{', ...' if len(ids) > 3 else ''})." if ids else ""
+    return f"Only the {role} has {_count(len(ids), 'id')} ({names}{', ...' if len(ids) > 3 else ''})." if ids else ""
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 def cuts(pair: Pair) -> Outcome:
@@ -62,7 +66,7 @@ def _merges(a: Sequence[str], b: Sequence[str]) -> str:
     """Merges that one side lacks, else the first that has another rank."""
     alone = [(role, sorted(set(own) - set(other))) for role, own, other in (("student", a, b), ("teacher", b, a))]
     told = [
-        f"Only the {role} has {len(merges):,} merges ({merges[0]!r}{', ...' if merges[1:] else ''})."
+        f"Only the {role} has {_count(len(merges), 'merge')} ({merges[0]!r}{', ...' if merges[1:] else ''})."
         for role, merges in alone
         if merges
     ]
@@ -75,7 +79,8 @@ def _merges(a: Sequence[str], b: Sequence[str]) -> str:
 def _flags(a: dict[str, tuple[bool, ...]], b: dict[str, tuple[bool, ...]]) -> str:
     """Added tokens of both that are found in a text in another way."""
     other = sorted(token for token in a.keys() & b.keys() if a[token] != b[token])
-    return f"{len(other)} added tokens are matched in another way ({other[0]!r}{', ...' if other[1:] else ''})." if other else ""
+    names = f"{other[0]!r}{', ...' if other[1:] else ''}" if other else ""
+    return f"{_count(len(other), 'added token')} matched in another way: {names}." if other else ""
 
 
 def special_tokens(pair: Pair) -> Outcome:

@@ -128,3 +128,21 @@ def test_the_teachers_exposed_time_is_what_the_loop_waits_for_it_alone(monkeypat
     loop.scores, loop.progress, loop.fleet = Scores(), Progress("run", 1), SimpleNamespace(old_pass=old_pass)
     loop._complete_scores([])
     assert loop.progress.seconds["teacher"] == exposed
+
+
+def test_scoring_goes_on_while_the_batch_fills(monkeypatch):
+    monkeypatch.setattr(driver, "POLL_S", 0.0)
+    happened = []
+    batches = iter([None, None, ["sample"]])
+
+    def take(*_):
+        happened.append("taken")
+        return next(batches)
+
+    loop = object.__new__(driver.Loop)
+    loop.config, loop.version, loop.progress = load_profile("tiny-cpu", (), {}).config, 0, Progress("run", 1)
+    loop.stop, loop.store = SimpleNamespace(requested=False), SimpleNamespace(take_batch=take)
+    loop.scores = SimpleNamespace(advance=lambda: happened.append("advanced"))
+    loop.fleet, loop._shown = SimpleNamespace(check_alive=lambda: None), float("inf")
+    assert loop._collect() == ["sample"]
+    assert happened == ["advanced", "taken"] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,19 @@ def test_what_cannot_be_computed_is_a_sentence(tmp_path):
     report = validate(str(tmp_path), str(tmp_path))
     with pytest.raises(UserError, match="couldn't be computed"):
         numerics.prove(report, str(tmp_path), str(tmp_path))
+
+
+def test_a_pair_with_problems_is_not_computed_and_that_is_said(tmp_path):
+    tiny = tmp_path / "tiny"
+    shutil.copytree(foreign["TINY"], tiny)
+    (tiny / "tokenizer.json").write_text("{")
+    call = ["validate", "--student", str(tiny), "--teacher", str(foreign["TINY"]), "--numerics"]
+    done = CliRunner().invoke(app, [*call, "--json"])
+    assert done.exit_code == 1
+    last = json.loads(done.stdout)["checks"][-1]
+    assert (last["number"], last["state"], last["finding"]) == (
+        len(CHECKS) + 1,
+        "skipped",
+        "Not computed: the pair has problems.",
+    )
+    assert f"{len(CHECKS) + 1}." in CliRunner().invoke(app, call).stdout.split("Not checked:")[1]

@@ -130,20 +130,20 @@ def test_ids_of_one_side_alone_are_a_warning(make):
         lambda value: value["added_tokens"].append({**FLAGS, "id": 192, "content": "<think>", "special": False}),
     )
     check = only(validate(str(student), str(teacher)), "Token ids mean the same bytes", "warning", PROBES)
-    assert "Only the student has 1 ids ('<think>')" in check.finding
+    assert "Only the student has 1 id ('<think>')" in check.finding
 
 
 @pytest.mark.parametrize(
     ("change", "said", "matters"),
     [
-        (lambda value: value["model"]["merges"].pop(1), "Only the student has 1 merges ('th e').", True),
+        (lambda value: value["model"]["merges"].pop(1), "Only the student has 1 merge ('th e').", True),
         (lambda value: value["model"]["merges"].reverse(), "The merges have another order, from the 1. on.", False),
         (lambda value: value["model"].update(fuse_unk=True), "The models' settings differ.", False),
         (lambda value: value.update(normalizer={"type": "Lowercase"}), "The normalizers differ.", True),
         (lambda value: value.update(pre_tokenizer={"type": "Whitespace"}), "The pre-tokenizers differ.", False),
         (
             lambda value: value["added_tokens"][0].update(single_word=True),
-            "1 added tokens are matched in another way ('<|im_start|>').",
+            "1 added token matched in another way: '<|im_start|>'.",
             True,
         ),
     ],
