@@ -100,12 +100,9 @@ class Trainer:
         clock.lap("prepare")
         self.ddp.zero_grad_buffer()
         self.optimizer.zero_grad()
-        try:
-            trained = self.passes.train(batches)
-            clock.lap("forward_backward")
-            grad_norm = self._update(samples)
-        finally:
-            self.ddp.zero_grad_buffer()
+        trained = self.passes.train(batches)
+        clock.lap("forward_backward")
+        grad_norm = self._update(samples)
         clock.lap("optimizer")
         tokens = sum(len(s.prompt_ids) + len(s.response_ids) for s in samples)
         return step_result(trained, self.loss, grad_norm=grad_norm, tokens=tokens, seconds=clock.seconds)
