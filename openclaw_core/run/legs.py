@@ -25,7 +25,8 @@ class Leg:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        steps = f"steps {self.after_step + 1} to {self.step}" if self.step > self.after_step else "no step"
+        made, first = self.step - self.after_step, self.after_step + 1
+        steps = "no step" if made <= 0 else f"step {first}" if made == 1 else f"steps {first} to {self.step}"
         return f"{steps} in {self.wall_seconds:.0f} s"
 
 

@@ -16,7 +16,7 @@ from openclaw_core.loss.needs import needs
 from openclaw_core.rollout.store import NewTurn, Store
 from openclaw_core.run import driver
 from openclaw_core.run import progress as progress_module
-from openclaw_core.run.legs import keep_leg, legs_of
+from openclaw_core.run.legs import Leg, keep_leg, legs_of
 from openclaw_core.run.plan import make_plan
 from openclaw_core.run.progress import Progress, SilentWatcher
 from openclaw_core.run.report import build_report, report_text
@@ -88,6 +88,11 @@ def test_the_time_of_a_resumed_run_is_that_of_all_legs(launch, tmp_path, monkeyp
     assert "steps 1 to 4 in 400 s; steps 3 to 5 in 300 s; no step in 200 s" in text
     assert "start 18, train 70, collect 1" in text
     assert json.loads((tmp_path / "run" / "report.json").read_text())["legs"][1]["step"] == 5
+
+
+def test_a_leg_says_which_steps_it_made():
+    legs = [Leg(0.0, after, step, 7.4) for after, step in ((0, 4), (4, 5), (5, 5))]
+    assert [str(leg) for leg in legs] == ["steps 1 to 4 in 7 s", "step 5 in 7 s", "no step in 7 s"]
 
 
 def test_legs_that_cannot_be_understood_are_none(launch):
