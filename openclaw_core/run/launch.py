@@ -9,7 +9,7 @@ from pathlib import Path
 from openclaw_core.config.load import Resolved
 from openclaw_core.config.schema import Config, ModelSource
 from openclaw_core.files import write_atomic
-from openclaw_core.models.architecture import architecture_from_hf
+from openclaw_core.models.architecture import architecture_from_hf, architecture_from_torch_dist
 from openclaw_core.models.buildable import check_buildable
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Sources
@@ -99,14 +99,17 @@ def _as_it_is(source: ModelSource) -> Path:
 def _check_architectures(sources: dict[Path, ModelSource | None]) -> None:
     """What a checkpoint says of itself in its several places must agree, and be something that the trainer builds."""
     from openclaw_core.checkpoint.agreement import check_trained
-    from openclaw_core.checkpoint.sniff import sniff
+    from openclaw_core.checkpoint.sniff import carried_config, sniff
 
     for folder, source in sources.items():
-        if sniff(folder).kind == "torch_dist":
-            check_trained(folder, source.hf if source is not None else None)
-        else:
-            # A Hugging Face folder states its architecture in one place.
+        found, hf = sniff(folder), source.hf if source is not None else None
+        if found.kind == "hf":
             check_buildable(architecture_from_hf(folder), folder)
+        elif hf is None and carried_config(found) is None:
+            # megatron's arguments are then the only place that states it.
+            check_buildable(architecture_from_torch_dist(folder), folder)
+        else:
+            check_trained(folder, hf)
 
 
 def _roll_back(run: RunFolder, step: int, watcher: Watcher) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import torch
 
 from openclaw_core import assets
+from openclaw_core.checkpoint.torch_dist import resolve
+from openclaw_core.models.architecture import architecture_from_torch_dist, padded_vocab
 
 TINY = Path(assets.__path__[0]) / "tiny-qwen3"
 SHAPE = {
@@ -24,6 +27,23 @@ SHAPE = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 3e5},
     "attn_implementation": "eager",
 }
+
+
+def bare(torch_dist: Path, folder: Path) -> Path:
+    """A converted checkpoint as a trainer of megatron leaves one: its common state alone states the architecture."""
+    arch = architecture_from_torch_dist(torch_dist)
+    shutil.copytree(torch_dist, folder)
+    shutil.rmtree(folder / "hf")
+    (folder / "openclaw.json").unlink()
+    arguments = {
+        "num_layers": arch.layers, "hidden_size": arch.hidden, "num_attention_heads": arch.heads,
+        "num_query_groups": arch.kv_heads, "kv_channels": arch.head_dim, "ffn_hidden_size": arch.ffn,
+        "padded_vocab_size": padded_vocab(arch.vocab), "vocab_size": arch.vocab, "rotary_base": arch.rope_theta,
+        "norm_epsilon": arch.norm_eps, "max_position_embeddings": arch.max_position, "swiglu": True, "normalization": "RMSNorm",
+        "qk_layernorm": arch.qk_norm, "untie_embeddings_and_output_weights": not arch.tied,
+    }  # fmt: skip
+    torch.save({"args": Namespace(**arguments)}, resolve(folder) / "common.pt")
+    return folder
 
 
 def make(folder: Path) -> torch.nn.Module:

@@ -118,7 +118,8 @@ def said(action, argument) -> str:
 def foreign(rank: int, ranks: int, folder: Path, meet) -> None:
     """The same scores from a Hugging Face folder and from torch_dist, the architecture read from each of them alone."""
     samples = make_samples()
-    for kind, read in (("hf", architecture_from_hf), ("torch_dist", architecture_from_torch_dist)):
+    readers = {"hf": architecture_from_hf, "torch_dist": architecture_from_torch_dist, "bare": architecture_from_torch_dist}
+    for kind, read in readers.items():
         scorer = TeacherScorer(
             read(folder / kind), folder / kind, ParallelSizes(tensor=2), meet(kind, ranks),
             vocab=STUDENT_VOCAB, k=K, temperature=TEMPERATURE, budget=100, dtype="fp32",

@@ -40,6 +40,7 @@ with warnings.catch_warnings():
     )
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.pipeline_parallel import get_forward_backward_func
+    from megatron.core.safe_globals import SAFE_GLOBALS
     from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
     from megatron.core.tensor_parallel import random as megatron_random
     from megatron.core.tensor_parallel.layers import (
@@ -55,6 +56,7 @@ with warnings.catch_warnings():
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 
 __all__ = [
+    "SAFE_GLOBALS",
     "CheckpointingException",
     "ColumnParallelLinear",
     "DistributedDataParallel",

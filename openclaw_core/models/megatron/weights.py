@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.megatron.bridge import load_with_bridge
 from openclaw_core.models.megatron.builder import PackedGPT
 from openclaw_core.models.megatron.core import (
+    SAFE_GLOBALS,
     CheckpointingException,
     GPTModel,
     StrictHandling,
@@ -60,9 +62,11 @@ def load_state(model: GPTModel, folder: Path) -> None:
     """Fills any model of megatron's from the folder that holds .metadata, padding included; raises as load_weights does."""
     sharded = model.sharded_state_dict()
     try:
-        # In megatron's words "missing" is what was not asked for, "unexpected" what was asked for in vain.
-        state, unasked, absent = dist_checkpointing.load(sharded, str(folder), strict=StrictHandling.RETURN_ALL)
-    except (CheckpointingException, KeyError, ValueError, RuntimeError) as error:
+        # A trainer of megatron leaves its arguments in the common state, which torch reads only if told that it may.
+        with torch.serialization.safe_globals(SAFE_GLOBALS):
+            # In megatron's words "missing" is what was not asked for, "unexpected" what was asked for in vain.
+            state, unasked, absent = dist_checkpointing.load(sharded, str(folder), strict=StrictHandling.RETURN_ALL)
+    except (CheckpointingException, KeyError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
         raise UserError(f"{folder} can't be loaded into this model: {error}.", "Compare the architectures.") from error
     findings = [(f"{key} is missing.", "") for key in sorted(absent) if "_extra_state" not in key]
     findings += [
