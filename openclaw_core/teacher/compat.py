@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from openclaw_core.models.architecture import Architecture
-from openclaw_core.teacher import model_checks, probes, token_checks
+from openclaw_core.teacher import model_checks, probes, statements, token_checks
 from openclaw_core.teacher.pair import Outcome, Pair, Side, State, Use, read_side
 
 
@@ -57,7 +57,8 @@ class Report:
 CHECKS: tuple[tuple[str, str, Callable[[Pair], Outcome]], ...] = (
     ("Student's checkpoint is whole", "tensors against its architecture, files against their index", model_checks.student_whole),
     ("Teacher's checkpoint is whole", "tensors against its architecture, files against their index", model_checks.teacher_whole),
-    ("One rope base per model", "config, carried config, manifest, megatron's arguments", model_checks.rope_base),
+    ("One rope base per model", "config, carried config, manifest, megatron's arguments", statements.rope_base),
+    ("One architecture per model", "the same places, every other fact", statements.stated_alike),
     ("Token ids mean the same bytes", "the bytes of every id that both tokenizers have", token_checks.token_ids),
     ("Text is cut the same way", "merges, pre-tokenizer, normalizer, settings, added tokens' flags", token_checks.cuts),
     ("Probe texts become the same ids", f"the ids of {len(probes.TEXTS)} texts by either tokenizer", probes.probes),

@@ -1,12 +1,11 @@
-"""Checks of the two models: whole checkpoints, rope bases, embedding rows, vocabularies, context, dtype, parallel sizes."""
+"""Checks of the two models: whole checkpoints, embedding rows, vocabularies, context, dtype, parallel sizes."""
 
 from __future__ import annotations
 
 from openclaw_core.checkpoint.names import MANIFEST
-from openclaw_core.checkpoint.sniff import carried_config
 from openclaw_core.checkpoint.verify import hash_tensors
 from openclaw_core.errors import Findings, UserError
-from openclaw_core.models.architecture import Architecture, architecture_from_config, padded_vocab, read_config, rope_places
+from openclaw_core.models.architecture import Architecture, padded_vocab
 from openclaw_core.models.buildable import buildable
 from openclaw_core.teacher.pair import Outcome, Pair, Side, ok, reader_of, skipped
 
@@ -73,42 +72,6 @@ def _told(error: UserError) -> str:
     details = [what for what, _ in error.findings]
     more = [f"... and {len(details) - MOST_TOLD} more."] if len(details) > MOST_TOLD else []
     return " ".join([error.what, *details[:MOST_TOLD], *more])
-
-
-def rope_base(pair: Pair) -> Outcome:
-    """A model must state one rope base in all its places; the two models may differ."""
-    bases = [_rope_bases(side) for side in pair.sides]
-    student, teacher = (", ".join(f"{value:g} ({place})" for place, value in found.items()) or "-" for found in bases)
-    source = pair.source("config.json")
-    texts = ((side.role, found, text) for side, found, text in zip(pair.sides, bases, (student, teacher), strict=True))
-    wrong = [f"The {role} states {text}." for role, found, text in texts if len(set(found.values())) > 1]
-    if wrong:
-        remedy = "Convert again from the original folder; if its config.json is wrong, correct rope_theta first."
-        return Outcome("problem", (student, teacher), source, " ".join(wrong), remedy)
-    if not all(bases):
-        return skipped("a rope base couldn't be read")
-    scaled = [side.role for side in pair.sides if side.architecture and side.architecture.rope_scaling]
-    return ok((student, teacher), source, f"Rope scaling is on for the {' and the '.join(scaled)}." if scaled else "")
-
-
-def _rope_bases(side: Side) -> dict[str, float]:
-    """place -> rope base: the config's own places, the manifest, a torch_dist's carried config and megatron's arguments."""
-    places: dict[str, float] = {}
-    try:
-        if side.config_folder is not None:
-            places |= rope_places(read_config(side.config_folder))
-        if side.manifest is not None and isinstance(stated := side.manifest.architecture.get("rope_theta"), int | float):
-            places["manifest"] = float(stated)
-        if side.found is not None and side.found.kind == "torch_dist":
-            carried = carried_config(side.found)
-            if carried is not None and carried != side.config_folder:
-                places["carried config"] = architecture_from_config(read_config(carried), str(carried)).rope_theta
-            base = side.arguments.get("rotary_base")
-            if isinstance(base, int | float):
-                places["megatron's arguments"] = float(base)
-    except UserError:  # told by the check of the whole checkpoint
-        return {}
-    return places
 
 
 def embedding_rows(pair: Pair) -> Outcome:
