@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -28,21 +29,29 @@ class Cost:
 
 
 def run(command: Sequence[str]) -> Cost:
-    """Runs a program to its end. Raises RuntimeError with its output when it fails."""
+    """Runs a program to its end. Raises RuntimeError with its output when it fails.
+
+    Linux counts to a child's peak what its parent held when it started it: so a small process of this file starts it.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    starter = [sys.executable, "-S", "-E", __file__, *command]
+    done = subprocess.run(starter, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    return Cost(**json.loads(done.stdout))
+
+
+def _start(command: Sequence[str]) -> int:
+    """Runs the program in this process's name: its cost goes to stdout, its output to stderr; returns its exit code."""
     before = os.getloadavg()[0]
     started = time.monotonic()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    child = subprocess.Popen(
-        list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True, cwd=ROOT
-    )
-    assert child.stdout is not None
-    output = child.stdout.read()
+    child = subprocess.Popen(list(command), stdout=sys.stderr, stderr=sys.stderr)
     _, status, usage = os.wait4(child.pid, 0)
     seconds = time.monotonic() - started
     child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}:\n{output}")
-    return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, before, os.getloadavg()[0])
+    cost = Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, before, os.getloadavg()[0])
+    print(json.dumps(asdict(cost)))
+    return child.returncode
 
 
 def convert_command(source: Path, target: Path) -> list[str]:
@@ -54,3 +63,7 @@ def copy_and_hash_command(source: Path, target: Path) -> list[str]:
     """cp of the weights to a new folder, synced as a conversion is, then sha256sum of the copy."""
     script = 'set -e; mkdir "$2"; cp "$1"/*.safetensors "$2"/; sync "$2"/*; sha256sum "$2"/*'
     return ["bash", "-c", script, "copy", str(source), str(target)]
+
+
+if __name__ == "__main__":
+    sys.exit(_start(sys.argv[1:]))
