@@ -22,6 +22,11 @@ _CLASSES = {
     "pathlib": {"PosixPath", "PurePosixPath"},
     "pathlib._local": {"PosixPath", "PurePosixPath"},
 }
+# What damaged bytes make an unpickler raise: ValueError for text that isn't UTF-8, the last two for lengths beyond any memory.
+_DAMAGE = (
+    pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError,
+    OverflowError, MemoryError,
+)  # fmt: skip
 
 
 class Opaque:
@@ -88,9 +93,10 @@ def read_contents(folder: Path) -> Contents:
         raise UserError(
             f"{folder} has no .metadata: it isn't a complete torch_dist checkpoint.", "Convert or save it again."
         ) from None
-    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
+        why = str(error) or type(error).__name__
         raise UserError(
-            f"{path} can't be read: {error}.", "The checkpoint is damaged or not a torch_dist one; convert or save it again."
+            f"{path} can't be read: {why}.", "The checkpoint is damaged or not a torch_dist one; convert or save it again."
         ) from None
 
 

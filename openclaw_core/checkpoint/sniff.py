@@ -75,10 +75,10 @@ def _describe(root: Path, names: set[str]) -> str:
     pickles = pickled(names)
     if pickles:
         return f"its weights are pickle ({pickles[0]}), which can run code when read. {SAFE_WAY}"
-    if "config.json" in names or "tokenizer.json" in names:
-        return "it has a config or tokenizer but no weights. Fetch the *.safetensors files too."
     if any(name.endswith(".safetensors") for name in names):
         return "it has safetensors files but no config.json. Fetch config.json too."
+    if "config.json" in names or "tokenizer.json" in names:
+        return "it has a config or tokenizer but no weights. Fetch the *.safetensors files too."
     return "neither config.json with *.safetensors (Hugging Face) nor .metadata (torch_dist) is there. Check the path."
 
 
@@ -98,15 +98,20 @@ def resolve(path: str | Path) -> Path:
 
 
 def _tracked(root: Path) -> Path:
-    step = (root / TRACKER).read_text(encoding="utf-8", errors="replace").strip()[:40]
-    inner = root / (f"iter_{int(step):07d}" if step.isdigit() else "release")
-    if (step != "release" and not step.isdigit()) or not (inner / ".metadata").is_file():
+    try:
+        step = (root / TRACKER).read_text(encoding="utf-8", errors="replace").strip()[:40]
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        remedy = "Name the folder of one step, or save or convert it again."
+        raise UserError(f"{root / TRACKER} can't be read: {why}.", remedy) from None
+    inner = root / (f"iter_{int(step):07d}" if step.isdecimal() else "release")
+    if (step != "release" and not step.isdecimal()) or not (inner / ".metadata").is_file():
         raise UserError(f"{root / TRACKER} names {step!r}, which isn't there completely.", "Save or convert it again.")
     return inner
 
 
 def _from_run(run: Path, step: int | None) -> Found:
-    steps = {int(folder.name[5:]): folder for folder in (run / "checkpoints").glob("step-*") if folder.name[5:].isdigit()}
+    steps = {int(folder.name[5:]): folder for folder in (run / "checkpoints").glob("step-*") if folder.name[5:].isdecimal()}
     if not steps:
         raise UserError(
             f"The run {run} has no checkpoints yet.", "Wait for its first save (train.save_every), or stop it: a stop saves."

@@ -32,6 +32,8 @@ def test_kinds(make_hf, tmp_path):
         (["weights.pt"], r"its weights are pickle \(weights\.pt\), which can run code .* save_pretrained"),
         (["params.json", "consolidated.00.pth"], "its weights are pickle"),
         (["model.safetensors"], "no config.json"),
+        (["model.safetensors", "tokenizer.json"], "no config.json"),
+        (["model.safetensors.index.json", "tokenizer.json"], "no weights"),
         (["notes.txt"], "neither config.json"),
         ([], "neither config.json"),
     ],
@@ -63,13 +65,21 @@ def test_a_tracker_that_names_nothing(tmp_path):
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("../../etc")
     with pytest.raises(UserError, match="isn't there completely"):
         sniff(tmp_path)
-    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(b"\xff\xfe\x00" * 1000)
-    with pytest.raises(UserError, match="isn't there completely"):
+    for content in (b"\xff\xfe\x00" * 1000, "²".encode(), b""):
+        (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(content)
+        with pytest.raises(UserError, match="isn't there completely"):
+            sniff(tmp_path)
+
+
+def test_a_tracker_that_is_a_folder(tmp_path):
+    (tmp_path / "latest_checkpointed_iteration.txt").mkdir()
+    with pytest.raises(UserError, match=r"iteration\.txt can't be read: is a directory\. Name the folder of one step"):
         sniff(tmp_path)
 
 
 def test_a_run_without_checkpoints(tmp_path):
     (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "checkpoints" / "step-²").mkdir(parents=True)
     with pytest.raises(UserError, match="no checkpoints yet"):
         sniff(tmp_path)
 

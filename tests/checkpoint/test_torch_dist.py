@@ -107,10 +107,21 @@ def test_half_written(converted, damage):
         TorchDistReader(converted)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80\x04K\x01.", b"garbage"])
+BROKEN = {
+    "empty": b"",
+    "a number": b"\x80\x04K\x01.",
+    "no pickle": b"garbage",
+    "a newer pickle": b"\x80\x09N.",
+    "text that isn't UTF-8": b"\x80\x02X\x02\x00\x00\x00\xff\xfe.",
+    "longer than any file": b"\x80\x04\x8e" + (1 << 63).to_bytes(8, "little") + b".",
+    "longer than any memory": b"\x80\x04\x8e" + (1 << 62).to_bytes(8, "little") + b".",
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
 def test_broken_metadata(converted, data):
     (converted / ".metadata").write_bytes(data)
-    with pytest.raises(UserError, match="can't be read"):
+    with pytest.raises(UserError, match=r"\.metadata can't be read: .+\. The checkpoint is damaged .* convert or save it again"):
         TorchDistReader(converted)
 
 
