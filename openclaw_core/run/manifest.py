@@ -29,7 +29,6 @@ class Manifest:
     saved_step: int | None = None
     saved_at: float | None = None
     weight_version: int = 0
-    resumed: tuple[float, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +43,10 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 def parse_manifest(record: Any) -> Manifest:
-    """The manifest that run.json holds; raises ValueError, TypeError, AttributeError or KeyError for anything else."""
+    """The manifest that run.json holds, fields that it doesn't know left out.
+
+    Raises ValueError, TypeError, AttributeError or KeyError for anything else.
+    """
     if not isinstance(record, dict):
         raise ValueError("it holds no object")
     version = record.get("manifest_version")
@@ -60,5 +62,4 @@ def parse_manifest(record: Any) -> Manifest:
         raise ValueError("an entry of processes is none") from None
     if not all(isinstance(one.pid, int) and isinstance(one.since, _NUMBER) for one in known["processes"]):
         raise ValueError("an entry of processes has no pid or no time")
-    known["resumed"] = tuple(record.get("resumed", ()))
     return Manifest(**known)

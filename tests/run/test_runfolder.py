@@ -85,6 +85,17 @@ def test_a_broken_manifest_is_one_sentence(tmp_path, text):
         run.read()
 
 
+def test_fields_that_nothing_reads_are_neither_written_nor_in_the_way(tmp_path):
+    run = create_run(tmp_path, "demo")
+    written = json.loads(run.manifest_path.read_text())
+    assert written.keys() == {
+        "name", "state", "reason", "created", "updated", "step", "steps", "saved_step", "saved_at", "weight_version",
+        "processes", "versions", "facts", "manifest_version",
+    }  # fmt: skip
+    run.manifest_path.write_text(json.dumps({**written, "resumed": 1.0}))
+    assert run.read().name == "demo"
+
+
 def test_checkpoints_are_listed_without_half_written_ones(tmp_path):
     run = create_run(tmp_path, "demo")
     for name in ("step-000010", "step-000002", ".step-000020.tmp", "step-000030.tmp", "notes"):
