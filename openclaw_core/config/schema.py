@@ -166,8 +166,8 @@ class Train(Section):
     recompute: bool = Field(True, description="Full uniform activation recomputation.")
     output_layer: Literal["whole", "chunked"] = Field(
         "whole",
-        description="Whether a micro-batch's logits are held whole, or a chunk of rows at a time: less memory, the same gradient."
-        " Where no old pass is made, the chunks are computed twice.",
+        description="Whether a micro-batch's logits are held whole, or a chunk of rows at a time: the same gradient, in less"
+        " memory where micro-batches have many rows. Where no old pass is made, the chunks are computed twice.",
     )
     dtype: Literal["bf16", "fp16", "fp32"] = Field("bf16", description="Dtype of parameters and activations.")
     save_every: PositiveInt = Field(100, description="Steps between checkpoints; the last step and a stop save too.")

@@ -133,12 +133,14 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
     if found or partition or placed is None:
         raise IllegalPlan(f"The plan of profile {resolved.profile} can't be followed:", found + partition, nearest)
     processes, free = placed
-    roles = {
-        role: _role_plan(role, shapes.get(role), processes.get(role, ()), config, of_role[role], idle.get(role)) for role in ROLES
-    }
+
+    def planned(role: str, config: Config) -> RolePlan:
+        return _role_plan(role, shapes.get(role), processes.get(role, ()), config, of_role[role], idle.get(role))
+
+    roles = {role: planned(role, config) for role in ROLES}
     warnings = [
         *resolved.warnings,
-        *_memory_warnings(roles, config),
+        *_memory_warnings(roles, config, planned("actor", _in_chunks(config)).memory),
         *missing_sources(config),
     ]
     return Plan(
@@ -219,7 +221,12 @@ def _role_plan(
     )
 
 
-def _memory_warnings(roles: dict[str, RolePlan], config: Config) -> list[Finding]:
+def _in_chunks(config: Config) -> Config:
+    return config.model_copy(update={"train": config.train.model_copy(update={"output_layer": "chunked"})})
+
+
+def _memory_warnings(roles: dict[str, RolePlan], config: Config, in_chunks: Memory | None) -> list[Finding]:
+    """in_chunks is the actor's memory with train.output_layer=chunked, which takes more where micro-batches have few rows."""
     limit = config.partition.device_memory_gib
     found: list[Finding] = []
     if config.partition.device == "cuda" and limit is not None:
@@ -228,7 +235,7 @@ def _memory_warnings(roles: dict[str, RolePlan], config: Config) -> list[Finding
                 need = role.memory.least_bytes / GIB
                 what = f"The {role.name} needs about {need:.1f} GiB on each device, more than the {limit:g} GiB it has."
                 remedy = "Raise its tensor parallel size or devices, or lower train.max_tokens_per_device."
-                if role.name == "actor" and config.train.output_layer == "whole":
+                if role.name == "actor" and in_chunks is not None and in_chunks.least_bytes < role.memory.least_bytes:
                     remedy += " train.output_layer=chunked takes less, too."
                 found.append((what, remedy))
     host = config.partition.host_memory_gib

@@ -322,6 +322,13 @@ def test_memory_that_does_not_fit_is_told() -> None:
     assert [role for role, remedy in remedies.items() if "train.output_layer=chunked" in remedy] == ["The actor"]
     chunked = plan_of("partition.device_memory_gib=16", "train.output_layer=chunked").warnings
     assert not any("output_layer" in remedy for _, remedy in chunked)
+    # Of few rows the output weight's gradient in float32 takes more than the logits.
+    lengths = ("rollout.context_length=4096", "rollout.max_response_tokens=128", "train.max_tokens_per_device=4096")
+    few = ("partition.device_memory_gib=5", *lengths)
+    whole, parts = (plan_of(*few, f"train.output_layer={how}").roles["actor"].memory for how in ("whole", "chunked"))
+    assert whole.device_bytes < parts.device_bytes
+    assert any(what.startswith("The actor needs") for what, _ in plan_of(*few).warnings)
+    assert not any("output_layer" in remedy for _, remedy in plan_of(*few).warnings)
     host = plan_of("partition.host_memory_gib=64")
     assert any(what.startswith("Node 0 needs about") and "64 GiB" in what for what, _ in host.warnings)
     assert not any("needs about" in what for what, _ in plan_of().warnings)
