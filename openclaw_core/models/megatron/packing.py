@@ -27,10 +27,9 @@ class SequenceIds:
 class SharedKeys:
     """Which rows each block of queries reads keys and values from: its prefix, then itself, in order of position.
 
-    rows [sum of lengths] int64, None where all keys are read as they lie; cu_seqlens [S' + 1] int32; lengths: the same on
-    the host. The last query of a block sees all of the block's keys, the one before it all but the last. Where group is
-    given, rows count through the keys of its ranks one after the other (context.py); where not, prefixes are the ranges
-    (first row, how many) of what comes before each block.
+    rows [sum of lengths] int64; cu_seqlens [S' + 1] int32; lengths: the same on the host. The last query of a block sees all
+    of the block's keys, the one before it all but the last. Where group is given, rows count through the keys of its ranks
+    one after the other (context.py); where not, prefixes are the ranges (first row, how many) of what comes before each block.
     """
 
     rows: torch.Tensor
