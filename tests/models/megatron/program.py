@@ -42,10 +42,13 @@ def logits(rank: int, ranks: int, folder: Path, meet) -> None:
                 )
                 load_weights(model, folder / kind / source)
                 hashes.append(fingerprint(model))
+            widths: list[int] = []
+            model.decoder.layers[-1].mlp.linear_fc1.register_forward_hook(lambda _, given, out, to=widths: to.append(len(out[0])))
             with torch.no_grad():
                 out = forward(model, pack)
             if out is not None:
                 torch.save(out, folder / f"{name}.{kind}.tp{parallel_state.get_tensor_model_parallel_rank()}.pt")
+                (folder / f"{name}.{kind}.rows").write_text(json.dumps(widths))
             back = dict(whole_tensors(model))
             changed = change_last_bit(model)
             if rank == 0:

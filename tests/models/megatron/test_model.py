@@ -50,6 +50,14 @@ def test_logits_equal_hugging_face(world, layout, kind):
     assert logits[:, 300:].abs().max() == 0, "rows past the vocabulary must be zero"
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_last_layer_of_a_frozen_model_answers_the_wanted_rows_alone(world, layout):
+    every = sum(len(p) + len(r) for p, r in SEQUENCES)
+    rows = every + every % 2 if layout == "tp2sp" else sum(len(r) for _, r in SEQUENCES)
+    for kind in KINDS:
+        assert json.loads((world[0] / f"{layout}.{kind}.rows").read_text()) == [rows]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_weights_come_back_bit_by_bit(world, layout, kind):
