@@ -8,15 +8,17 @@ from typing import Any
 
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.hf_config import (
+    TIED,
     Problems,
+    flag,
     integer,
+    listed,
     number,
     read_config,
     refuse_unsupported,
     rope,
     rope_places,
     text_config,
-    tied,
 )
 
 __all__ = [
@@ -193,9 +195,9 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
         rope_theta=rope_theta,
         rope_scaling=scaling,
         norm_eps=number(text, "rms_norm_eps", problems),
-        tied=tied(text, problems),
+        tied=flag(text, TIED, False, problems),
         qk_norm=family.startswith("qwen3"),
-        qkv_bias=family in ("qwen2", "qwen2_moe") and text.get("qkv_bias", True),
+        qkv_bias=family in ("qwen2", "qwen2_moe") and flag(text, "qkv_bias", True, problems),
         max_position=integer(text, "max_position_embeddings", problems),
         dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32").removeprefix("torch."),
         prefix="model.language_model." if model_type in NESTED else "model.",
@@ -239,13 +241,15 @@ def _experts(text: dict[str, Any], family: str, layers: int, problems: Problems)
     if family == "deepseek_v3":
         experts = integer(text, "n_routed_experts", problems, MOST_EXPERTS)
         shared = moe_ffn * integer(text, "n_shared_experts", problems) if text.get("n_shared_experts") else 0
-        dense = tuple(range(min(int(text.get("first_k_dense_replace", 0)), layers)))
+        first = integer(text, "first_k_dense_replace", problems) if text.get("first_k_dense_replace") else 0
+        dense = tuple(range(min(first, layers)))
         if text.get("moe_layer_freq", 1) != 1:
             problems.append((f"moe_layer_freq={text['moe_layer_freq']}: only 1 is mapped.", "Use another model."))
     else:
         experts = integer(text, "num_experts" if "num_experts" in text else "num_local_experts", problems, MOST_EXPERTS)
         shared = integer(text, "shared_expert_intermediate_size", problems) if family == "qwen2_moe" else 0
-        only, step = text.get("mlp_only_layers") or [], int(text.get("decoder_sparse_step", 1))
+        only = listed(text, "mlp_only_layers", int, problems)
+        step = integer(text, "decoder_sparse_step", problems) if "decoder_sparse_step" in text else 1
         dense = tuple(layer for layer in range(layers) if layer in only or (layer + 1) % max(step, 1))
     return {
         "experts": experts,

@@ -10,6 +10,7 @@ from openclaw_core.errors import UserError
 
 Problems = list[tuple[str, str]]
 TIED = "tie_word_embeddings"
+RELEASE = "Take the config of the model's release."
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -63,10 +64,10 @@ def integer(text: dict[str, Any], key: str, problems: Problems, most: int = 10**
     """The positive integer under key; 0 and a problem where it isn't one, or is more than any model has."""
     value = text.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        problems.append((f"{key}={value!r} isn't a positive integer.", "Take the config of the model's release."))
+        problems.append((f"{key}={value!r} isn't a positive integer.", RELEASE))
         return 0
     if value > most:
-        problems.append((f"{key}={value} is more than {most}.", "Take the config of the model's release."))
+        problems.append((f"{key}={value} is more than {most}.", RELEASE))
         return 0
     return value
 
@@ -74,16 +75,27 @@ def integer(text: dict[str, Any], key: str, problems: Problems, most: int = 10**
 def number(text: dict[str, Any], key: str, problems: Problems) -> float:
     value = text.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        problems.append((f"{key}={value!r} isn't a positive number.", "Take the config of the model's release."))
+        problems.append((f"{key}={value!r} isn't a positive number.", RELEASE))
         return 0.0
     return float(value)
 
 
-def tied(text: dict[str, Any], problems: Problems) -> bool:
-    value = text.get(TIED, False)
+def flag(text: dict[str, Any], key: str, default: bool, problems: Problems) -> bool:
+    value = text.get(key, default)
     if not isinstance(value, bool):
-        problems.append((f"{TIED}={value!r} isn't true or false.", "Take the config of the model's release."))
-        return False
+        problems.append((f"{key}={value!r} isn't true or false.", RELEASE))
+        return default
+    return value
+
+
+def listed(text: dict[str, Any], key: str, kind: type, problems: Problems) -> list[Any]:
+    """The list under key, its items int or str as kind says; empty without one (or null), and with a problem."""
+    value = text.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+        problems.append((f"{key}={value!r} isn't a list of {'integers' if kind is int else 'texts'}.", RELEASE))
+        return []
     return value
 
 
@@ -106,11 +118,11 @@ def rope(text: dict[str, Any], problems: Problems) -> tuple[float, dict[str, Any
         )
     base = next(iter(places.values()), 0.0)
     if places and not 0 < base < float("inf"):
-        problems.append((f"The rope base {base} isn't a positive number.", "Take the config of the model's release."))
+        problems.append((f"The rope base {base} isn't a positive number.", RELEASE))
     stated = {key: text[key] for key in ("rope_parameters", "rope_scaling") if text.get(key) is not None}
     broken = ", ".join(f"{key}={value!r}" for key, value in stated.items() if not isinstance(value, dict))
     if broken:
-        problems.append((f"{broken} isn't an object.", "Take the config of the model's release."))
+        problems.append((f"{broken} isn't an object.", RELEASE))
         return base, None
     blocks = list(stated.values())
     if any(
@@ -123,12 +135,15 @@ def rope(text: dict[str, Any], problems: Problems) -> tuple[float, dict[str, Any
         texts = f"rope_parameters says {each[0]}, rope_scaling {each[1]}"
         problems.append((f"The rope scaling differs: {texts}.", "Keep the one the model was trained with."))
     scaling = each[0] if each else {}
+    if not isinstance(scaling.get("rope_type", ""), str):
+        problems.append((f"rope_type={scaling['rope_type']!r} is no text.", RELEASE))
+        return base, None
     if scaling.get("rope_type", "default") == "default":
         return base, None
     try:
         json.dumps(scaling, allow_nan=False)
     except ValueError:
-        problems.append((f"The rope scaling {scaling} isn't finite.", "Take the config of the model's release."))
+        problems.append((f"The rope scaling {scaling} isn't finite.", RELEASE))
     return base, scaling
 
 
@@ -139,7 +154,7 @@ def _scaling(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unsupported(text: dict[str, Any], family: str, problems: Problems) -> None:
-    other = {str(kind) for kind in text.get("layer_types") or ()} - {"full_attention"}
+    other = {*listed(text, "layer_types", str, problems)} - {"full_attention"}
     if other:
         problems.append((f"layer_types holds {', '.join(sorted(other))}.", "Use a model with full attention in every layer."))
     if text.get("use_sliding_window"):

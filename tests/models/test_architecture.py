@@ -121,6 +121,33 @@ def test_a_rope_scaling_that_is_not_finite(key, value):
         read(rope_scaling={"rope_type": "longrope", key: value})
 
 
+MOE = {"model_type": "qwen2_moe", "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+MOE["shared_expert_intermediate_size"] = 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"layer_types": 5}, "layer_types=5 isn't a list of texts"),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, r"rope_type=\['yarn'\] is no text"),
+        ({**MOE, "qkv_bias": "yes"}, "qkv_bias='yes' isn't true or false"),
+        ({**MOE, "mlp_only_layers": 3}, "mlp_only_layers=3 isn't a list of integers"),
+        ({**MOE, "mlp_only_layers": ["3"]}, r"mlp_only_layers=\['3'\] isn't a list of integers"),
+        ({**MOE, "decoder_sparse_step": None}, "decoder_sparse_step=None isn't a positive integer"),
+        ({**MOE, "decoder_sparse_step": 1.5}, "decoder_sparse_step=1.5 isn't a positive integer"),
+    ],
+)
+def test_a_field_of_another_kind_is_named(changes, said):
+    with pytest.raises(Findings, match=said):
+        read(**changes)
+
+
+def test_which_layers_have_experts():
+    assert read(**MOE).dense_layers == ()
+    assert read(**MOE, mlp_only_layers=None, decoder_sparse_step=18).dense_layers == (*range(17), *range(18, 35))
+    assert read(**MOE, mlp_only_layers=[2, 40]).dense_layers == (2,)
+
+
 def test_every_bad_field_at_once():
     with pytest.raises(Findings) as caught:
         read(hidden_size="big", num_hidden_layers=-1, rms_norm_eps="drop", rope_theta="drop", num_key_value_heads=5)
