@@ -7,6 +7,7 @@ from typing import Any
 
 from openclaw_core.models.architecture import Architecture
 from openclaw_core.models.buildable import rope_findings
+from openclaw_core.models.hf_config import Problems, flag, integer, number
 
 Finding = tuple[str, str]
 
@@ -23,23 +24,31 @@ class Routing:
     scale: float = 1.0
 
 
-def routing_of(text: dict[str, Any], family: str) -> Routing:
-    """From the text part of a config. What it leaves out has the default of transformers' class for the family."""
-    if family == "deepseek_v3":
-        return Routing(
-            normalised=text.get("norm_topk_prob", True),
-            sigmoid=True,
-            groups=text.get("n_group", 8),
-            groups_per_token=text.get("topk_group", 4),
-            scale=text.get("routed_scaling_factor", 2.5),
-        )
-    # Qwen3-VL-MoE has no such field: its router always normalises.
-    return Routing(normalised=family == "qwen3_vl_moe" or text.get("norm_topk_prob", False))
+def routing_of(text: dict[str, Any], family: str, problems: Problems | None = None) -> Routing:
+    """From the text part of a config. What it leaves out has the default of transformers' class for the family; what can't be
+    read is added to problems.
+    """
+    problems = [] if problems is None else problems
+    normalised = flag(text, "norm_topk_prob", family == "deepseek_v3", problems)
+    if family != "deepseek_v3":
+        # Qwen3-VL-MoE has no such field: its router always normalises.
+        return Routing(normalised=normalised or family == "qwen3_vl_moe")
+    text = {"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, **text}
+    return Routing(
+        normalised=normalised,
+        sigmoid=True,
+        groups=integer(text, "n_group", problems),
+        groups_per_token=integer(text, "topk_group", problems),
+        scale=number(text, "routed_scaling_factor", problems),
+    )
 
 
 def routing_findings(arch: Architecture, text: dict[str, Any]) -> list[Finding]:
     """Why megatron-core's own layers would compute another model of experts than this config's; empty where they wouldn't."""
-    routing, chosen = routing_of(text, arch.family), arch.experts_per_token
+    problems: Problems = []
+    routing, chosen = routing_of(text, arch.family, problems), arch.experts_per_token
+    if problems:
+        return problems
     found = [] if arch.mla else rope_findings(arch.rope_scaling)
     if arch.mla and arch.rope_scaling:
         found.append((f"Its latent attention has rope scaling {arch.rope_scaling['rope_type']!r}.", ""))
