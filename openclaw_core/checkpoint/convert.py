@@ -72,9 +72,9 @@ def convert(
             checks = (*run.checks(), *(side.check_carried() if verify else []))
             _require_equal(plan.target, checks)
         _finish(plan, folder, checks, companions)
-        journal.close()
         seconds = time.monotonic() - started
         last_check(folder)
+        journal.close()
     return Conversion(plan, checks, seconds, _peak_bytes(), run.kept)
 
 

@@ -89,7 +89,7 @@ def flag(text: dict[str, Any], key: str, default: bool, problems: Problems) -> b
 
 
 def listed(text: dict[str, Any], key: str, kind: type, problems: Problems) -> list[Any]:
-    """The list under key, its items int or str as kind says; empty without one (or null), and with a problem."""
+    """The list under key, all of kind (int or str); empty where it is null or left out, and, with a problem, no such list."""
     value = text.get(key)
     if value is None:
         return []

@@ -15,6 +15,7 @@ from openclaw_core.checkpoint import convert as module
 from openclaw_core.checkpoint import jobs
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.checkpoint.names import JOURNAL
+from openclaw_core.checkpoint.recheck import recheck
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 
 PROGRAM = """
@@ -120,6 +121,25 @@ def test_an_interrupt_leaves_what_is_finished(make_hf, tmp_path, small_jobs, mon
     assert not (tmp_path / "td").exists()
     assert convert(plan_conversion(source, tmp_path / "td")).kept > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "td"]
+
+
+@pytest.mark.parametrize("direction", ["import", "export"])
+def test_an_interrupt_of_the_last_check_leaves_all_that_was_written(make_hf, tmp_path, small_jobs, direction):
+    source = make_hf()
+    if direction == "export":
+        convert(plan_conversion(source, tmp_path / "td"))
+        source = tmp_path / "td"
+
+    def interrupted(folder):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(plan_conversion(source, tmp_path / "made"), last_check=interrupted)
+    assert not (tmp_path / "made").exists()
+    done = convert(plan_conversion(source, tmp_path / "made"))
+    assert done.kept == sum(job.nbytes for job in jobs.split_jobs(done.plan.mapping.units, done.plan.stored_dtypes))
+    assert not (tmp_path / "made" / JOURNAL).exists()
+    assert not recheck(tmp_path / "made", source).problems
 
 
 def test_no_tensor_lies_in_two_jobs(make_hf, tmp_path):
