@@ -8,6 +8,7 @@ from typing import Any
 
 from openclaw_core.errors import Findings, UserError
 from openclaw_core.models.hf_config import (
+    RELEASE,
     TIED,
     Problems,
     flag,
@@ -181,6 +182,8 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
         problems.append(
             (f"num_attention_heads={heads} isn't a multiple of num_key_value_heads={kv_heads}.", "Check both fields.")
         )
+    if family != "deepseek_v3" and heads and hidden and (head_dim % 2 or (text.get("head_dim") is None and not head_dim)):
+        problems.append((f"head_dim={head_dim} isn't positive and even, as rope needs.", RELEASE))
     refuse_unsupported(text, family, problems)
     architecture = Architecture(
         family=family,

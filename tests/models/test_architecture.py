@@ -129,6 +129,8 @@ MOE["shared_expert_intermediate_size"] = 8
     ("changes", "said"),
     [
         ({"layer_types": 5}, "layer_types=5 isn't a list of texts"),
+        ({"head_dim": 127}, "head_dim=127 isn't positive and even"),
+        ({"head_dim": None, "hidden_size": 3}, "head_dim=0 isn't positive and even"),
         ({"rope_scaling": {"rope_type": ["yarn"]}}, r"rope_type=\['yarn'\] is no text"),
         ({**MOE, "qkv_bias": "yes"}, "qkv_bias='yes' isn't true or false"),
         ({**MOE, "mlp_only_layers": 3}, "mlp_only_layers=3 isn't a list of integers"),
