@@ -38,6 +38,7 @@ TENSORS: dict[str, tuple[str, str, str]] = {
     "prompt_ids": ("P", "int32", "ids that the engine was given"),
 }
 OPD_TENSORS = (
+    "student_at_teacher",
     "overlap",
     "k_star",
     "support_ids",

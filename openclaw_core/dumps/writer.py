@@ -9,7 +9,6 @@ from safetensors.numpy import save
 
 from ..files import write_atomic
 from ..track import jsonl
-from .collect import to_numpy
 from .schema import OPD_TENSORS, REQUIRED_TENSORS, TENSORS, SampleDump, StepDump, index_record, step_file
 
 INDEX = "index.jsonl"
@@ -42,7 +41,7 @@ def tensor_key(sample_number: int, name: str) -> str:
 
 
 def checked_tensors(sample: SampleDump) -> dict[str, np.ndarray]:
-    """A sample's tensors as numpy arrays of the schema's dtypes (torch tensors are taken too).
+    """A sample's tensors as numpy arrays of the schema's dtypes.
 
     What stands for the OPD term of a sample without one is left out. Raises ValueError on misfits.
     """
@@ -56,7 +55,7 @@ def checked_tensors(sample: SampleDump) -> dict[str, np.ndarray]:
         if value is None or (name in OPD_TENSORS and sample.get("teacher_ids") is None):
             continue
         axes, dtype, _ = TENSORS[name]
-        array = np.ascontiguousarray(to_numpy(value), dtype=dtype)
+        array = np.ascontiguousarray(value, dtype=dtype)
         if array.ndim != len(axes.split()):
             raise ValueError(f"sample {sample.sample_id}: {name} has shape {array.shape}, expected axes [{axes}]")
         for axis, size in zip(axes.split(), array.shape, strict=True):

@@ -77,7 +77,8 @@ class Keeper:
             **result.dumps.get(sample.sample_id, {}),
         }
         if scores is not None:
-            tensors |= {"teacher_ids": scores.top.ids, "teacher_logprobs": scores.top.logprobs}
+            ids, logprobs = scores.top.ids, scores.top.logprobs
+            tensors |= {"teacher_ids": np.where(np.isneginf(logprobs), -1, ids), "teacher_logprobs": logprobs}
             if scores.at_student is not None:
                 tensors["teacher_at_student"] = scores.at_student
         record = self.store.turn(sample.turn_id)
@@ -125,10 +126,9 @@ class Keeper:
         lengths = [len(s.response_ids) for s in batch]
         replies = [s.response_ids for s in batch if len(s.response_ids) <= SHORT_REPLY]
         gaps = [
-            float(np.abs(arrays["sampled_logprobs"] - np.asarray(s.response_logprobs)).max())
+            float(np.abs(arrays["sampling_logprobs"] - np.asarray(s.response_logprobs)).max())
             for s in batch
             if (arrays := result.dumps.get(s.sample_id)) is not None
-            and self.config.rollout.temperature == self.config.loss.temperature
         ]
         funnel = {f"funnel/{k}": v for k, v in self.store.funnel().counts().items() if k != "open"}
         own = {

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from openclaw_core.config.schema import Loss
+from openclaw_core.dumps.schema import TENSORS
 from openclaw_core.loss.divergence import DIVERGENCES
 from openclaw_core.loss.logprobs import RowStats
 from openclaw_core.loss.metrics import Metrics
@@ -74,13 +75,18 @@ def _merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss) -> dict[str, dict[str, np.ndarray]]:
-    """Per sample what a step dump keeps of the student's old pass, the selection and the support (dumps/schema.py)."""
+    """Per sample what a step dump keeps of the student's old pass, the selection and the support (dumps/schema.py).
+
+    The sample itself and what the teacher said are with the driver, which adds them (run/keep.py).
+    """
     packed: dict[str, torch.Tensor] = {
         "sampled_logprobs": stats.sampled_logprobs,
+        "sampling_logprobs": stats.sampling_logprobs,
         "entropy": stats.entropy,
-        "student_ids": stats.top_ids,
-        "student_logprobs": stats.top_logprobs,
     }
+    if stats.top_ids.shape[1]:
+        ids = stats.top_ids.masked_fill(stats.top_logprobs == float("-inf"), -1)
+        packed |= {"student_ids": ids, "student_logprobs": stats.top_logprobs}
     if targets.opd is not None:
         opd = targets.opd
         bins = opd.mask.shape[1] - opd.ids.shape[1]
@@ -92,6 +98,8 @@ def dump_arrays(batch: MicroBatch, targets: Targets, stats: RowStats, cfg: Loss)
             "support_student": opd.old_logprobs,
             "support_teacher": opd.teacher_logprobs,
         }
+        if stats.gathered is not None:
+            packed["student_at_teacher"] = stats.gathered.unflatten(1, (opd.overlap.shape[1], -1))
         # Other divergences were trained on none of them.
         if DIVERGENCES.get(cfg.divergence).surrogate:
             packed |= {"differences": opd.differences, "weights": opd.weights, "advantages": opd.advantages}
@@ -120,8 +128,8 @@ def summed(parts: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict
 
 def _as_stored(name: str, part: torch.Tensor, candidates: int) -> np.ndarray:
     array = part.cpu().numpy()
-    if name == "overlap":
-        array = array[:, :candidates].T
+    if TENSORS[name][0].startswith("C"):
+        array = np.moveaxis(array[:, :candidates], 1, 0)
     if array.dtype == np.bool_:
         return array.astype(np.uint8)
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)

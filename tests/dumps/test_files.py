@@ -47,18 +47,6 @@ def test_what_is_written_is_read(folder):
     assert reader.lengths(1) == [9, 10, 11]
 
 
-def test_torch_tensors_are_taken(tmp_path):
-    torch = pytest.importorskip("torch")
-    dump = make_step(1)
-    first = dump.samples[0]
-    as_torch = {name: torch.as_tensor(np.asarray(value)) for name, value in first.tensors.items()}
-    as_torch["entropy"] = as_torch["entropy"].to(torch.bfloat16).requires_grad_()
-    DumpWriter(tmp_path).write(replace(dump, samples=(replace(first, tensors=as_torch),)))
-    got = DumpReader(tmp_path).step(1).samples[0]
-    np.testing.assert_allclose(got.tensors["weights"], first.tensors["weights"], rtol=1e-5)
-    np.testing.assert_allclose(got.tensors["entropy"], first.tensors["entropy"], rtol=1e-2)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [

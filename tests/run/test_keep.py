@@ -18,7 +18,7 @@ from openclaw_core.run.keep import EXCERPT, Keeper
 from openclaw_core.run.results import StepResult
 from openclaw_core.run.runs import create_run
 from openclaw_core.track.sinks import Sinks
-from openclaw_core.types import Candidate, Sample, SampleKind, Turn
+from openclaw_core.types import Candidate, Sample, SampleKind, TeacherScores, TopK, Turn
 
 HINTS = (
     "Use capitals, please.",
@@ -78,3 +78,13 @@ def test_the_dump_names_the_hints_that_became_no_candidate(keeper):
         DroppedHint("ok", 2, 1, "too short"),
     )
     assert second.dropped_hints == ()
+
+
+def test_a_teachers_id_of_probability_0_is_no_id(keeper):
+    turn = judged(keeper.store, "one", [Vote("hint", 0, 1, HINTS[0])], 3)
+    candidates = tuple(Candidate((1,), hint) for hint in accepted_hints(keeper.store.hints("one")))
+    sample = Sample("s", turn.turn_id, SampleKind.OPD, 0.0, (1, 2), (3, 4), (-0.1, -0.2), (1, 1), candidates, 0)
+    ids, logprobs = np.array([[[5, 6], [7, 8]]]), np.array([[[0.0, -np.inf], [-0.5, -0.9]]], np.float32)
+    keeper.dump(1, [sample], [TeacherScores("s", TopK(ids, logprobs))], StepResult(1.0, 2))
+    (found,) = DumpReader(keeper.job.run.dumps).step(1).samples
+    assert found.get("teacher_ids").tolist() == [[[5, -1], [7, 8]]]
