@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
+import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 
 from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import architecture_from_hf, architecture_from_torch_dist
@@ -81,10 +84,14 @@ def score(rank: int, ranks: int, folder: Path, meet) -> None:
         )
         before = scorer.weights_hash()
         out = {}
-        scores = scorer.score(samples)
+        with Work(scorer.model) as work:
+            scores = scorer.score(samples)
+        out["scoring"] = everyones([work.forwards, work.rows])
         out["tokens"] = np.array(scorer.tokens_forwarded)
         out["tokens_by_sample"] = np.array([s.tokens for s in scores])
-        out |= {f"{key}.at": value for key, value in scorer.logprobs_at(wanted).items()}
+        with Work(scorer.model) as work:
+            out |= {f"{key}.at": value for key, value in scorer.logprobs_at(wanted).items()}
+        out["asking"] = everyones([work.forwards, work.rows])
         out |= {f"{s.sample_id}.{part}": getattr(s.top, part) for s in scores for part in ("ids", "logprobs")}
         out |= {f"{s.sample_id}.first": s.top.logprobs for s in scorer.score(samples, candidates="first")}
         out["grads"] = np.array([p.requires_grad or p.grad is not None for p in scorer.model.parameters()])
@@ -96,6 +103,36 @@ def score(rank: int, ranks: int, folder: Path, meet) -> None:
         if rank == 0:
             np.savez(folder / f"{name}.npz", **out)
         scorer.close()
+
+
+class Work(TorchFunctionMode):
+    """What a model is made to do: passes through its layers, and rows that are multiplied with its output layer's weight."""
+
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.forwards = self.rows = 0
+        self.place = model.output_weight.data_ptr() if model.post_process else None
+        self.hook = model.decoder.register_forward_pre_hook(self._count)
+
+    def _count(self, module, arguments) -> None:
+        self.forwards += 1
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        first, *others = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, torch.Tensor)] or [None]
+        if any(other.data_ptr() == self.place for other in others):
+            self.rows += first.shape[:-1].numel()
+        return function(*args, **(kwargs or {}))
+
+    def __exit__(self, *error) -> None:
+        self.hook.remove()
+        super().__exit__(*error)
+
+
+def everyones(numbers: list[int]) -> np.ndarray:
+    """The numbers of each rank [ranks, n]."""
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, numbers)
+    return np.array(found)
 
 
 def questions(samples: list[Sample]) -> list[tuple[str, np.ndarray]]:

@@ -79,6 +79,27 @@ def test_tokens_are_told_by_sample(world, run):
         assert found["tokens_by_sample"].sum() == found["tokens"]
 
 
+ROWS = sum(len(s.candidates) * len(s.response_ids) for s in SAMPLES)
+
+
+def test_the_output_layer_sees_response_rows_only(world):
+    rows = {run: world[0][run]["scoring"][:, 1].tolist() for run in RUNS}
+    shares = rows.pop("dp2")
+    assert sum(shares) == ROWS
+    assert min(shares) > 0
+    # Of tensor-parallel ranks each holds columns of it, of pipeline stages the last has it.
+    assert rows == {"one": [ROWS], "plain": [ROWS], "alone": [ROWS], "tp2sp": [ROWS, ROWS], "pp2": [0, ROWS]}
+
+
+def test_log_probs_at_the_students_ids_need_no_second_forward(world):
+    scoring, asking = ({run: world[0][run][part][:, 0].tolist() for run in RUNS} for part in ("scoring", "asking"))
+    assert scoring["one"] == scoring["plain"] == [1]
+    assert scoring["alone"] == [sum(len(s.candidates) for s in SAMPLES)]
+    assert min(map(min, scoring.values())) > 0
+    assert not any(map(any, asking.values()))
+    assert world[0]["one"]["asking"][:, 1].tolist() == [ROWS]
+
+
 def test_hints_anywhere_are_scored_as_without_sharing(world):
     runs = world[0]
     for name in (f"{s.sample_id}.{part}" for s in SAMPLES for part in ("logprobs", "at")):
