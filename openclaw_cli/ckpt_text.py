@@ -165,7 +165,9 @@ def recheck_text(found: Recheck) -> str:
     against = [f"its source {found.source.root}"] if found.source else []
     against += ["the hashes in its manifest"] if found.hashed else []
     equal = sum(check.equal for check in found.checks)
-    files = f"; {sum(found.companions.values())} of {len(found.companions)} carried files unchanged" if found.companions else ""
+    files = (
+        f"; {sum(found.companions.values())} of {len(found.companions)} files beside them unchanged" if found.companions else ""
+    )
     return f"{found.target.root}: {equal:,} of {len(found.checks):,} tensors equal to {' and '.join(against)}{files}.\n"
 
 

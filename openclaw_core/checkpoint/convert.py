@@ -71,7 +71,7 @@ def convert(
             companions = side.finish(run.places)
             checks = (*run.checks(), *(side.check_carried() if verify else []))
             _require_equal(plan.target, checks)
-        _finish(plan, folder, checks, companions)
+        _finish(plan, folder, checks, companions, side.files)
         seconds = time.monotonic() - started
         last_check(folder)
         journal.close()
@@ -185,7 +185,7 @@ def _fingerprint(plan: Plan) -> str:
     return fingerprint(facts, files)
 
 
-def _finish(plan: Plan, folder: Path, checks: tuple[TensorCheck, ...], companions: dict[str, str]) -> None:
+def _finish(plan: Plan, folder: Path, checks: tuple[TensorCheck, ...], companions: dict[str, str], files: dict[str, str]) -> None:
     sums = {check.name: check.sha256 for check in checks}
 
     def stated(tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, dict[str, Any]]:
@@ -202,4 +202,4 @@ def _finish(plan: Plan, folder: Path, checks: tuple[TensorCheck, ...], companion
     }
     facts = dataclasses.asdict(plan.architecture)
     source = str(plan.source.folder.absolute())
-    write_manifest(folder, Manifest(plan.to, source, facts, vocabulary, tensors, companions, carried))
+    write_manifest(folder, Manifest(plan.to, source, facts, vocabulary, tensors, companions, carried, files))

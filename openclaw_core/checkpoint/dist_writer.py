@@ -85,8 +85,11 @@ def contents_of(shapes: Shapes, files: dict[str, list[Place]]) -> Contents:
 
 def write_index(
     folder: Path, shapes: Shapes, files: dict[str, list[Place]], objects: dict[str, bytes], common: dict[str, Any]
-) -> None:
-    """Objects, common state and, last, .metadata: everything that megatron-core expects beside the files of boxes."""
+) -> list[str]:
+    """Objects, common state and, last, .metadata: everything that megatron-core expects beside the files of boxes.
+
+    Returns the names of the files that it wrote.
+    """
     name = file_name(len(files))
     entries: dict[str, Any] = {}
     storage: dict[MetadataIndex, StorageInfo] = {}
@@ -120,6 +123,7 @@ def write_index(
     with (folder / ".metadata").open("wb") as file:
         dump(metadata, file)
         _sync(file)
+    return [*([name] if objects else []), "common.pt", "metadata.json", ".metadata"]
 
 
 def _index(name: str, offset: torch.Size | None = None, number: int | None = None) -> MetadataIndex:

@@ -40,7 +40,8 @@ _COMPANIONS = (
 class Manifest:
     """What a finished checkpoint holds. tensors: Hugging Face name -> shape, dtype, sha256; companions: file -> sha256.
 
-    carried: as tensors, of those that are copied as they are.
+    carried: as tensors, of those that are copied as they are. files: as companions, of what a torch_dist needs beside its
+    tensors (index, common and extra states), in the folder with .metadata.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Manifest:
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     companions: dict[str, str] = field(default_factory=dict)
     carried: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
     @property
     def sums(self) -> dict[str, str]:
@@ -89,14 +91,15 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def _checked(manifest: Manifest) -> Manifest:
     """The manifest; ValueError where a field isn't of its kind, or a file's name leads out of the checkpoint."""
-    for name, kind in {"kind": str, "source": str, "architecture": dict, "vocabulary": dict, "companions": dict}.items():
+    kinds = {"kind": str, "source": str} | dict.fromkeys(("architecture", "vocabulary", "companions", "files"), dict)
+    for name, kind in kinds.items():
         if not isinstance(getattr(manifest, name), kind):
             raise ValueError(f"its {name} is no {'text' if kind is str else 'object'}")
     for name in ("tensors", "carried"):
         listed = getattr(manifest, name)
         if not isinstance(listed, dict) or not all(isinstance(one, dict) and one.keys() >= _FACTS for one in listed.values()):
             raise ValueError(f"its {name} aren't each described by {', '.join(sorted(_FACTS))}")
-    astray = [name for name in manifest.companions if Path(name).is_absolute() or ".." in Path(name).parts]
+    astray = [name for name in (*manifest.companions, *manifest.files) if Path(name).is_absolute() or ".." in Path(name).parts]
     if astray:
         raise ValueError(f"it names {', '.join(astray)}, which is no part of it")
     return manifest

@@ -22,9 +22,9 @@ from openclaw_core.models.architecture import Architecture, architecture_from_hf
 
 @dataclass(frozen=True)
 class Recheck:
-    """What was found. source is None where there was none to compare with; companions maps a carried file to whether it
-    still has its hash; hashed says whether a manifest's hashes were compared; kept names tensors that have their hash there,
-    so that where they differ from the source it is that which changed."""
+    """What was found. source is None where there was none to compare with; companions maps a file beside the tensors to
+    whether it still has its hash; hashed says whether a manifest's hashes were compared; kept names tensors that have their
+    hash there, so that where they differ from the source it is that which changed."""
 
     target: Found
     source: Found | None
@@ -78,8 +78,12 @@ def recheck(
     arch = architecture_from_hf(folder)
     checks = (*_compare(found, origin, arch, manifest, allow, progress), *_carried(found, origin, arch, manifest))
     place = carried_config(found) or found.root / HF_FOLDER
-    kept = manifest.companions if manifest else {}
-    companions = {name: (place / name).is_file() and hash_file(place / name) == digest for name, digest in kept.items()}
+    listed = ((place, manifest.companions), (found.folder, manifest.files)) if manifest else ()
+    companions = {
+        name: (folder / name).is_file() and hash_file(folder / name) == digest
+        for folder, files in listed
+        for name, digest in files.items()
+    }
     sums = {**manifest.sums, **manifest.carried_sums} if manifest else {}
     still = frozenset(check.name for check in checks if sums.get(check.name) == check.sha256)
     return Recheck(found, origin, checks, companions, bool(manifest and manifest.sums), still)

@@ -14,7 +14,7 @@ from openclaw_core.checkpoint.families import EXTRA_STATES
 from openclaw_core.checkpoint.fp8 import open_hf
 from openclaw_core.checkpoint.hf import HfReader, HfWriter, read_header
 from openclaw_core.checkpoint.jobs import Job
-from openclaw_core.checkpoint.manifest import copy_companions, write_synced
+from openclaw_core.checkpoint.manifest import copy_companions, hash_file, write_synced
 from openclaw_core.checkpoint.mapping import EXPERT, Unit, cast
 from openclaw_core.checkpoint.names import CARRIED_FILE, HF_FOLDER, TRACKER
 from openclaw_core.checkpoint.plan import Plan
@@ -28,7 +28,9 @@ INNER = "release"
 
 
 class Side(Protocol):
-    """The side that is written."""
+    """The side that is written. files holds name -> sha256 of what its format needs beside the weights, once it is finished."""
+
+    files: dict[str, str]
 
     def write(self, job: Job, each: Each) -> tuple[Path, list[tuple[int, int]]]:
         """Writes a job's units; returns the file to sync and the places of the boxes in it."""
@@ -58,6 +60,7 @@ class TorchDistSide:
         self._source = open_hf(plan.source.folder)
         self._shapes: Shapes = {name: (shape, plan.stored_dtypes[name]) for name, shape in plan.mapping.stored.items()}
         self._units: dict[int, tuple[Unit, ...]] = {}
+        self.files: dict[str, str] = {}
 
     def write(self, job: Job, each: Each) -> tuple[Path, list[tuple[int, int]]]:
         path = self._inner / file_name(job.number)
@@ -80,9 +83,10 @@ class TorchDistSide:
     def finish(self, places: dict[int, list[tuple[int, int]]]) -> dict[str, str]:
         files = {file_name(number): self._named(number, places[number]) for number in sorted(places)}
         extra = _extra_states(self._plan)
-        write_index(self._inner, self._shapes, files, extra, COMMON)
+        written = write_index(self._inner, self._shapes, files, extra, COMMON)
         if TorchDistReader(self._inner).contents.tensors != contents_of(self._shapes, files).tensors:
             raise AssertionError(f"{self._inner}/.metadata doesn't say what was written")
+        self.files = {name: hash_file(self._inner / name) for name in written}
         write_synced(self._folder / TRACKER, INNER)
         hashes = copy_companions(self._plan.config_folder, self._folder / HF_FOLDER, _edited_config(self._plan))
         return hashes | write_carried(self._source, list(self._plan.carried), self._folder / HF_FOLDER)
@@ -123,6 +127,7 @@ class HfFolderSide:
         shapes |= {name: (entry.shape, entry.dtype) for name, entry in plan.carried.items()}
         self._writer = HfWriter(folder, shapes, resumed=resumed)
         self._made = HfReader(folder)
+        self.files: dict[str, str] = {}
 
     def write(self, job: Job, each: Each) -> tuple[Path, list[tuple[int, int]]]:
         for unit in job.units:

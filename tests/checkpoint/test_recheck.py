@@ -149,6 +149,20 @@ def test_a_changed_template_is_named(both, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", [".metadata", "common.pt", "metadata.json", "__0_1.distcp"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_megatron_reads_beside_the_tensors_is_hashed_too(both, tmp_path, name, alone):
+    path = tmp_path / "td" / "release" / name
+    with path.open("ab") as file:
+        file.write(b" ")
+    if alone:
+        shutil.rmtree(both)
+    assert [what for what, _ in recheck(tmp_path / "td").problems] == [f"{name} changed since the conversion, or is gone."]
+    if name in ("common.pt", "metadata.json"):
+        path.unlink()
+        assert [what for what, _ in recheck(tmp_path / "td").problems] == [f"{name} changed since the conversion, or is gone."]
+
+
 def test_nothing_to_compare_with(both, tmp_path):
     (tmp_path / "td" / "openclaw.json").unlink()
     with pytest.raises(UserError, match="nothing to be compared with"):
