@@ -123,7 +123,10 @@ def position_text(one: PositionView, header: StepHeader, console: Console) -> No
     """Prints one position in full."""
     from rich.text import Text
 
-    facts = [f"old {number(one.sampled_logprob)}", f"engine {number(one.engine_logprob)}", f"entropy {number(one.entropy)}"]
+    facts = [f"old {number(one.sampled_logprob)}"]
+    if one.sampling_logprob is not None:
+        facts.append(f"at the engine's temperature {number(one.sampling_logprob)}")
+    facts += [f"engine {number(one.engine_logprob)}", f"entropy {number(one.entropy)}"]
     facts += [f"signal {number(one.signal)}", f"mass {share(one.student_mass)} / {share(one.teacher_mass)}"]
     title = Text(f"\nt {one.t}  ", style="bold")
     title.append_text(_token(one.token))

@@ -54,12 +54,16 @@ class SupportEntry:
 
 @dataclass(frozen=True, slots=True)
 class PositionView:
-    """Position t. None stands for what the dump doesn't hold; masses are probabilities inside the support."""
+    """Position t. None stands for what the dump doesn't hold; masses are probabilities inside the support.
+
+    sampling_logprob is the old policy's at the engine's temperature, where that isn't the loss's.
+    """
 
     t: int
     token: TokenText
     trained: bool
     sampled_logprob: float | None
+    sampling_logprob: float | None
     engine_logprob: float | None
     entropy: float | None
     k_star: int | None
@@ -80,7 +84,8 @@ class Positions:
         self._gaps = gaps(sample)
         self._spans = spans(header, sample)
         self._pulls = pulls(header, sample)
-        self._numbers = {name: sample.get(name) for name in ("sampled_logprobs", "engine_logprobs", "entropy")} | {
+        told = ("sampled_logprobs", "sampling_logprobs", "engine_logprobs", "entropy")
+        self._numbers = {name: sample.get(name) for name in told} | {
             "signal": signal(header, sample),
             "student_mass": mass(sample, "support_student"),
             "teacher_mass": mass(sample, "support_teacher"),
@@ -101,6 +106,7 @@ class Positions:
             token=self.texts.one(sample.tensors["response_ids"][t]),
             trained=bool(sample.tensors["loss_mask"][t]),
             sampled_logprob=numbers["sampled_logprobs"],
+            sampling_logprob=numbers["sampling_logprobs"],
             engine_logprob=numbers["engine_logprobs"],
             entropy=numbers["entropy"],
             k_star=chosen,

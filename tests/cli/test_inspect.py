@@ -104,6 +104,7 @@ def test_one_position_in_full(run):
     assert "t 7" in done.stdout
     assert all(f"teacher {k}" in done.stdout for k in range(3))
     assert "t 8" not in done.stdout
+    assert "at the engine's temperature -" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("full", [False, True])

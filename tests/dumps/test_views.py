@@ -61,6 +61,7 @@ def test_every_position_agrees_with_the_arrays(seed, selection, k, candidates):
         assert [candidate.k for candidate in one.candidates if candidate.chosen] == [sample.tensors["k_star"][t]]
         assert one.signal == pytest.approx(sum(abs(entry.advantage) for entry in one.support))
         assert one.student_mass == pytest.approx(sum(np.exp(entry.student_logprob) for entry in one.support))
+        assert one.sampling_logprob == sample.tensors["sampling_logprobs"][t]
         assert why_position(header, sample, t, spans(header, sample))
 
 
@@ -169,6 +170,7 @@ def test_absent_inputs_are_told_and_the_rest_is_computed():
     one = Positions(header, bare, NO_TEXTS).at(0)
     assert (one.k_star, one.student, one.candidates, one.support) == (None, [], [], [])
     assert one.sampled_logprob is not None
+    assert one.sampling_logprob is None
     assert anomalies(header, bare) == []
     without = changed(sample, teacher_at_student=None)
     assert summarise(header, without).candidates[0].gap is None
