@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 
-from openclaw_core.checkpoint.sniff import sniff
+from openclaw_core.checkpoint.sniff import carried_config, sniff
 from openclaw_core.config.schema import Config, ModelSource
 from openclaw_core.errors import UserError
 from openclaw_core.models.architecture import Architecture, architecture_from_hf, architecture_from_torch_dist
@@ -112,6 +113,25 @@ def _not_a_model(key: str, path: str, kind: str) -> list[Finding]:
     return [(f"{key} is {path}, which holds a {held} checkpoint.", f"Give it as {fitting}.")]
 
 
+def _another_model(name: str, source: ModelSource, arch: Architecture) -> list[Finding]:
+    """A finding where source.load carries the config of another model than source.hf, whose architecture arch is."""
+    if source.load is None or source.hf is None or not Path(source.hf, "config.json").is_file():
+        return []
+    try:
+        carried = carried_config(sniff(source.load))
+    except UserError:  # missing_sources tells
+        return []
+    if carried is None:
+        return []
+    loaded = replace(architecture_from_hf(carried), dtype=arch.dtype)  # conversions cast
+    names = [item.name for item in fields(arch) if getattr(loaded, item.name) != getattr(arch, item.name)]
+    if not names:
+        return []
+    differ = "; ".join(f"{field} {getattr(loaded, field)}, not {getattr(arch, field)}" for field in names)
+    what = f"{name}.load is {source.load}, which holds another model than {name}.hf, {source.hf}: {differ}."
+    return [(what, f"Name the folder it was converted from as {name}.hf.")]
+
+
 def architecture_findings(config: Config, archs: Mapping[str, Architecture | None]) -> list[Finding]:
     """Where the configuration asks for what a model isn't made for, or states facts that its folder contradicts."""
     found: list[Finding] = []
@@ -126,6 +146,7 @@ def architecture_findings(config: Config, archs: Mapping[str, Architecture | Non
         if name == "student" or config.loss.w_opd > 0:
             found += [(f"The {name} can't be built. {what}", remedy) for what, remedy in buildable(arch)]
         source = getattr(config, name)
+        found += _another_model(name, source, arch)
         stated = stated_architecture(source)
         if stated is not None and stated != arch:
             names = [field for field in type(source.architecture).model_fields if getattr(stated, field) != getattr(arch, field)]

@@ -10,7 +10,7 @@ import pytest
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.config.schema import Config
 from openclaw_core.models.architecture import architecture_from_hf
-from openclaw_core.run.sources import architectures_of, teacher_architecture
+from openclaw_core.run.sources import architecture_findings, architectures_of, teacher_architecture
 
 tools = runpy.run_path(str(Path(__file__).parents[1] / "checkpoint" / "conftest.py"))
 STUDENT = {"rms_norm_eps": 1e-6, "tie_word_embeddings": True, "vocab_size": 200, "max_position_embeddings": 256}
@@ -59,3 +59,18 @@ def test_the_teachers_architecture_is_its_own(folders, source):
 def test_without_one_the_student_teaches(folders):
     config = Config.model_validate({"student": {"hf": str(folders["student"])}})
     assert teacher_architecture(config) == architecture_from_hf(folders["student"])
+
+
+@pytest.mark.parametrize("name", ["student", "teacher"])
+def test_a_checkpoint_of_another_model_than_the_folder_beside_it_is_told_by_the_plan(folders, name):
+    def told(hf):
+        source = {name: {"hf": str(folders[hf]), "load": str(folders["teacher-dist"])}}
+        config = Config.model_validate({"student": {"hf": str(folders["student"])}, **source, "rollout": {"context_length": 256}})
+        return [what for what, _ in architecture_findings(config, architectures_of(config))]
+
+    assert told("teacher") == []
+    (said,) = told("student")
+    assert said.startswith(f"{name}.load is {folders['teacher-dist']}, which holds another model than {name}.hf, ")
+    assert "layers 5, not 3; hidden 64, not 32;" in said
+    assert "rope_theta 500000.0, not 1000000.0" in said
+    assert "dtype" not in said
