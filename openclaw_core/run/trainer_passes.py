@@ -11,6 +11,7 @@ import torch
 
 from openclaw_core.config.schema import Loss
 from openclaw_core.errors import UserError
+from openclaw_core.loss.attach import attach
 from openclaw_core.loss.fused_linear import linear_objective
 from openclaw_core.loss.logprobs import RowStats, row_stats
 from openclaw_core.loss.needs import needs
@@ -154,12 +155,12 @@ class Passes:
         samples = len(batch.samples) if parallel_state.get_context_parallel_rank() == 0 else 0
         count = torch.tensor(samples, dtype=torch.int, device=output.device)
         if batch.rows is None:
-            return output.float().sum() * 0, count, None
+            return _nothing(output), count, None
         try:
             stats = batch.stats or self._read(batch, output)
             targets = batch.targets or build_targets(self.loss, batch.rows, stats, batch.teacher, batch.reference)
         except UserError as error:
-            return output.float().sum() * 0, count, error
+            return _nothing(output), count, error
         out = self._objective(output, batch.rows, targets)
         return out.loss, count, Trained(batch, targets, stats, replace(out, loss=out.loss.detach()))
 
@@ -176,6 +177,11 @@ class Passes:
         hidden = copy_to_tensor_model_parallel_region(output)
         weight = self.model.output_weight
         return linear_objective(hidden, weight, rows, targets, self.loss, self.shard, weight_grad_dtype=torch.float32)
+
+
+def _nothing(output: torch.Tensor) -> torch.Tensor:
+    """A loss of 0 whose backward pass is that of any other; its gradient takes the room of output, which may fill the device."""
+    return attach(torch.zeros((), device=output.device), (output,), (output.detach().zero_(),))
 
 
 def _errors(works: Iterable[Callable[[], None]]) -> list[UserError]:
