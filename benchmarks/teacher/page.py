@@ -14,7 +14,7 @@ HEAD = """# Scoring by the teacher
 
 - *published*: as many passes over the whole batch as the largest K, missing candidates filled by repetition, logits of every
   prompt token, top-K of the reply's log-probs by torch;
-- *whole*: every real candidate once; output layer, and of the last layer all behind keys and values, on reply rows only;
+- *whole*: every real candidate once; output layer, and of the last layer all behind queries, keys and values, on reply rows only;
 - *shared*: what the product does: besides, a prefix that several candidates begin with is forwarded once.
 
 Seconds are the median of the rounds after a first one that doesn't count; on a CPU they are of the processor, one thread.

@@ -1,7 +1,7 @@
 """One rank of the frozen teacher: native top-K of every candidate, and log-probs at the student's ids later on.
 
 Only real candidates are forwarded, packed within a budget of tokens, and a prefix that several of them begin with is
-forwarded once (models/megatron/prefix.py); the output layer, and the last layer but for its keys and values, runs on
+forwarded once (models/megatron/prefix.py); the output layer, and the last layer but for its queries, keys and values, runs on
 response rows only. The final hidden states of those rows stay here, so what the student wants to know later needs no second
 forward.
 All ranks of the role call the same methods with the same arguments in the same order; rank 0's answers are complete.
