@@ -56,6 +56,19 @@ def test_blocks(dtype, groups, members, dim):
         assert gap <= 1.3 * allowed + 1e-6
 
 
+def test_lanes_that_no_head_needs_write_nothing():
+    """Seven heads leave two of 128 lanes. Those of the tile that ends with a block of keys, at row 1152, don't see that row."""
+    from openclaw_core.models.megatron.spans_kernel import attend_spans
+
+    q, k, v = (torch.randn(1153, heads, 16, device=DEVICE).to(DTYPES[0]) for heads in (7, 1, 1))
+    k[1152, 0] = 8 * q[1152, 0]
+    part = spans.tiled([spans.Block(0, 1153, (), 0)], 7, DEVICE)
+    found, right = (torch.full_like(q, torch.nan) for _ in range(2))
+    attend_spans(q, k, v, part, found, 0.5)
+    spans.attend_each(q, k, v, part, right, 0.5)
+    torch.testing.assert_close(found, right, atol=0.02, rtol=0.02)
+
+
 def test_no_block():
     from openclaw_core.models.megatron.spans_kernel import attend_spans
 
