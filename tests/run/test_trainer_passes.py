@@ -1,4 +1,4 @@
-"""What the last pipeline stage makes of a micro-batch that nothing can be learned from."""
+"""What the last pipeline stage makes of a micro-batch: its gradient, and that of one that nothing can be learned from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from openclaw_core.errors import UserError
+from openclaw_core.loss import fused_linear
+from openclaw_core.loss.fused_linear import linear_objective
+from openclaw_core.loss.logprobs import row_stats
 from openclaw_core.loss.rows import pack_rows
+from openclaw_core.loss.targets import build_targets
+from openclaw_core.loss.teacher_rows import pack_teacher
 from openclaw_core.run import trainer_passes
 from openclaw_core.run.trainer_batch import MicroBatch
 from openclaw_core.run.trainer_passes import Passes
@@ -58,3 +63,24 @@ def test_nothing_learned_is_a_zero_gradient_in_the_place_of_the_logits(monkeypat
     assert not grad.any()
     made.places.pop(output.untyped_storage().data_ptr(), None)
     assert max(made.places.values()) <= 8
+
+
+def test_chunks_add_up_the_output_weights_gradient_in_float32(monkeypatch):
+    samples, cfg, columns = program["make_samples"](), program["LOSS"], VocabShard.whole(VOCAB)
+    rows = pack_rows(samples, cfg, real_vocab=VOCAB)
+    torch.manual_seed(0)
+    hidden, weight = (torch.randn(n, 32).bfloat16().requires_grad_() for n in (rows.count, VOCAB))
+    stats = row_stats((hidden @ weight.t()).detach(), columns, sampled_ids=rows.response_ids, k=cfg.k)
+    targets = build_targets(cfg, rows, stats, pack_teacher(rows, program["make_scores"](samples), cfg, real_vocab=VOCAB))
+    monkeypatch.setattr(fused_linear, "CHUNK_BYTES", 2 * VOCAB)
+    monkeypatch.setattr(trainer_passes, "copy_to_tensor_model_parallel_region", lambda x: x)
+    passes = Passes(None, SimpleNamespace(columns=columns, output_weight=weight), None, cfg, None, "chunked")
+    (found,) = torch.autograd.grad(passes._objective(hidden, rows, targets).loss, weight)
+    wide, narrow = (
+        torch.autograd.grad(linear_objective(hidden, weight, rows, targets, cfg, columns, weight_grad_dtype=dtype).loss, weight)[
+            0
+        ]
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert torch.equal(found, wide)
+    assert not torch.equal(wide, narrow)
