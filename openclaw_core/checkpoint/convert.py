@@ -202,4 +202,4 @@ def _finish(plan: Plan, folder: Path, checks: tuple[TensorCheck, ...], companion
     }
     facts = dataclasses.asdict(plan.architecture)
     source = str(plan.source.folder.absolute())
-    write_manifest(folder, Manifest(plan.to, source, facts, vocabulary, tensors, companions, carried, files))
+    write_manifest(folder, Manifest(plan.to, source, facts, vocabulary, tensors, companions, carried, files, plan.left_out))

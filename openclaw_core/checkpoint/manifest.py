@@ -41,7 +41,8 @@ class Manifest:
     """What a finished checkpoint holds. tensors: Hugging Face name -> shape, dtype, sha256; companions: file -> sha256.
 
     carried: as tensors, of those that are copied as they are. files: as companions, of what a torch_dist needs beside its
-    tensors (index, common and extra states), in the folder with .metadata.
+    tensors (index, common and extra states), in the folder with .metadata. left_out: source tensors that weren't converted, each
+    with the reason.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class Manifest:
     companions: dict[str, str] = field(default_factory=dict)
     carried: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def sums(self) -> dict[str, str]:
@@ -91,7 +93,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def _checked(manifest: Manifest) -> Manifest:
     """The manifest; ValueError where a field isn't of its kind, or a file's name leads out of the checkpoint."""
-    kinds = {"kind": str, "source": str} | dict.fromkeys(("architecture", "vocabulary", "companions", "files"), dict)
+    kinds = {"kind": str, "source": str} | dict.fromkeys(("architecture", "vocabulary", "companions", "files", "left_out"), dict)
     for name, kind in kinds.items():
         if not isinstance(getattr(manifest, name), kind):
             raise ValueError(f"its {name} is no {'text' if kind is str else 'object'}")

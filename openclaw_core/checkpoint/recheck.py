@@ -114,6 +114,7 @@ def _compare(
     allow: tuple[str, ...],
     progress: Progress | None,
 ) -> tuple[TensorCheck, ...]:
+    allow = (*allow, *manifest.left_out) if manifest else allow
     kinds = {one.kind: one.folder for one in (found, origin) if one is not None}
     hf = open_hf(kinds["hf"]) if "hf" in kinds else None
     stored = TorchDistReader(kinds["torch_dist"]) if "torch_dist" in kinds else None

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -14,7 +15,7 @@ from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.checkpoint.manifest import carry
 from openclaw_core.checkpoint.recheck import recheck
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
-from openclaw_core.errors import UsageError, UserError
+from openclaw_core.errors import Findings, UsageError, UserError
 
 
 def flip(folder, name):
@@ -140,6 +141,18 @@ def test_a_step_of_a_run_is_compared_with_what_was_made_of_it(make_hf, tmp_path)
     assert CliRunner().invoke(app, command).exit_code == 1
     alone = CliRunner().invoke(app, ["convert-ckpt", str(tmp_path / "out"), "--verify-only", "--step", "10"])
     assert (alone.exit_code, "no run is named" in alone.stderr) == (2, True)
+
+
+def test_what_was_left_out_by_permission_needs_none_later(make_hf, tmp_path):
+    source = make_hf(change=lambda tensors: tensors.update({"mtp.x": torch.ones(3)}))
+    convert(plan_conversion(source, tmp_path / "td", allow=("mtp.*",)))
+    for origin in (source, None):
+        found = recheck(tmp_path / "td", origin)
+        assert (found.source is not None, found.problems) == (True, [])
+    tensors = load_file(source / "model.safetensors")
+    save_file({**tensors, "mtp.y": torch.ones(3)}, source / "model.safetensors", {"format": "pt"})
+    with pytest.raises(Findings, match=r"unknown: mtp\.y"):
+        recheck(tmp_path / "td", source)
 
 
 def test_a_changed_template_is_named(both, tmp_path):
