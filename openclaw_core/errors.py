@@ -23,6 +23,11 @@ class UserError(Exception):
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of a library says in its first line; its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _rebuilt(cls: type[UserError], args: tuple[Any, ...], state: dict[str, Any]) -> UserError:
     error = cls.__new__(cls, *args)
     error.__dict__.update(state)

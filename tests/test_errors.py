@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from openclaw_core.errors import Findings, UsageError, UsageFindings, UserError
+from openclaw_core.errors import Findings, UsageError, UsageFindings, UserError, first_line
 from openclaw_core.rollout.engines.errors import EngineBusy, PromptTooLong
 from openclaw_core.run.services import ServiceError
 
@@ -25,3 +25,10 @@ ERRORS = [
 def test_pickled_and_back(error):
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again), again.exit_code) == (type(error), str(error), vars(error), error.exit_code)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(ValueError("No.\nMore."), "No."), (ValueError(), "ValueError"), (OSError("\nLate."), "Late.")]
+)
+def test_the_first_line_of_what_a_library_says(error, said):
+    assert first_line(error) == said

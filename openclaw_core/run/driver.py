@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openclaw_core.config.load import Resolved
 from openclaw_core.dumps.writer import DumpWriter
-from openclaw_core.errors import UserError
+from openclaw_core.errors import UserError, first_line
 from openclaw_core.loss.needs import needs
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.fleet import Fleet
@@ -51,7 +51,7 @@ def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: P
             state, reason = "stopped", stop.reason or "interrupted"
             raise
         except BaseException as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = first_line(error)
             _keep_traceback(run)
             raise
         finally:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openclaw_core.errors import UserError
+from openclaw_core.errors import UserError, first_line
 
 
 class ProcessEnded(UserError):
@@ -99,7 +99,7 @@ class Cluster:
         try:
             ray.init(address=address or "local", **options)
         except Exception as error:  # Ray raises bare ones
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            said = first_line(error)
             raise UserError(
                 f"Ray did not start: {said.rstrip('.')}.",
                 "Look whether the machine is overloaded or out of memory, then try again.",
@@ -234,7 +234,7 @@ def _get(references: list[Any], timeout: float | None) -> list[Any]:
         raise _ended(error) from error
     except (ray.exceptions.RaySystemError, ConnectionError) as error:
         raise UserError(
-            f"The Ray cluster of this run can't be reached any more ({str(error).splitlines()[0]}).", "Resume the run."
+            f"The Ray cluster of this run can't be reached any more ({first_line(error)}).", "Resume the run."
         ) from error
 
 

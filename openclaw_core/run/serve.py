@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from openclaw_core.config.load import Resolved
-from openclaw_core.errors import UserError
+from openclaw_core.errors import UserError, first_line
 from openclaw_core.files import write_atomic
 from openclaw_core.rollout.service import RolloutService, Stopped
 from openclaw_core.run.commands import engine_command, judge_command
@@ -50,7 +50,7 @@ def serve(resolved: Resolved, *, run_folder: Path | None, out: Listener) -> tupl
             stopped = _serve(resolved, run, stop, out)
         state, reason = "stopped", stop.reason or ""
     except BaseException as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise
     finally:
         run.update(state=state, reason=reason)

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from ..config.schema import Config
+from ..errors import first_line
 from ..rollout.store import Funnel
 from ..track.metrics import constants
 from ..track.sinks import read_metrics
@@ -141,7 +142,7 @@ def _config(run: RunFolder, absent: list[str], problems: list[str]) -> Config | 
     try:
         return Config.model_validate(yaml.safe_load(run.config.read_text("utf-8")))
     except (ValueError, yaml.YAMLError) as error:
-        problems.append(f"config.yaml: {str(error).splitlines()[0]}")
+        problems.append(f"config.yaml: {first_line(error)}")
         return None
 
 

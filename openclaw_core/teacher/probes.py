@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from openclaw_core.errors import UserError
+from openclaw_core.errors import UserError, first_line
 from openclaw_core.teacher.pair import Outcome, Pair, ok, skipped
 
 TEXTS = (
@@ -62,7 +62,7 @@ def ids_of(folder: Path, texts: Sequence[str]) -> list[list[int]]:
             for encoded in Tokenizer.from_file(str(folder / "tokenizer.json")).encode_batch(list(texts), add_special_tokens=False)
         ]
     except Exception as error:  # the library raises bare ones
-        what = f"{folder}/tokenizer.json can't be loaded by the tokenizers library: {str(error).splitlines()[0]}."
+        what = f"{folder}/tokenizer.json can't be loaded by the tokenizers library: {first_line(error)}."
         raise UserError(what, "Fetch the tokenizer again, or update the package tokenizers.") from None
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import first_line
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -96,7 +98,7 @@ def _parse(name: str, number: int, raw: bytes) -> Line | Problem:
         record = json.loads(raw, parse_constant=constant, parse_float=number_of)
     except (ValueError, RecursionError) as error:
         cut = "" if raw.endswith(b"\n") else "half written, "
-        return Problem(name, f"{cut}not JSON ({str(error).splitlines()[0]})", number)
+        return Problem(name, f"{cut}not JSON ({first_line(error)})", number)
     if not isinstance(record, dict):
         return Problem(name, f"holds a {type(record).__name__}, not an object", number)
     return Line(number, record, bad)
