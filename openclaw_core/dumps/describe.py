@@ -28,9 +28,10 @@ Tensors of the i-th sample are named `s<i>.<name>`. Axes: R response positions, 
 teacher scored (the first C of the sample), S ids of the support, P prompt ids. Ids below 0 fill places that hold no id.
 All but `response_ids` and `loss_mask` may be absent; a sample without an OPD term has none of the teacher's side, and
 `differences`, `weights` and `advantages` are there where `divergence` is the clipped surrogate, `reverse_kl`; of another
-`inspect-candidates` finds the pull, -d OPD_t / d ell_cur at cur = old, from the support. w is renormalised over the
-support; log-probs are over the whole real vocabulary and never are. `losses` are masked means over positions: `total`, and
-`grpo` and `opd` before their weights.
+`inspect-candidates` finds the pull, -d OPD_t / d ell_cur at cur = old, from the support (with `tail: bin` by the bin of
+each id; what reaches an id through the bin of all others isn't in it). w is renormalised over the support; log-probs
+are over the whole real vocabulary and never are. `losses` are masked means over positions: `total`, and `grpo` and
+`opd` before their weights.
 
 | tensor | axes | dtype | holds |
 | --- | --- | --- | --- |
