@@ -72,6 +72,8 @@ def _describe(root: Path, names: set[str]) -> str:
         return "it holds GGUF files. Use the model's safetensors release."
     if any(name.startswith("iter_") for name in names):
         return f"it has iter_* folders but no {TRACKER}. Name one of them."
+    if (root / "release" / ".metadata").is_file():
+        return f"it has release/ but no {TRACKER}. Write the word release into a file of that name."
     pickles = pickled(names)
     if pickles:
         return f"its weights are pickle ({pickles[0]}), which can run code when read. {SAFE_WAY}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openclaw_core.checkpoint.convert import convert, plan_conversion
+from openclaw_core.checkpoint.recheck import recheck
 from openclaw_core.checkpoint.sniff import resolve, sniff
 from openclaw_core.errors import UserError
 
@@ -46,6 +47,16 @@ def test_what_a_folder_is_instead(tmp_path, files, said):
         (folder / name).write_bytes(b"")
     with pytest.raises(UserError, match=said):
         sniff(folder)
+
+
+def test_a_conversion_that_lost_its_tracker_is_whole_again_by_the_remedy(make_hf, tmp_path):
+    convert(plan_conversion(make_hf(), tmp_path / "td"))
+    tracker = tmp_path / "td" / "latest_checkpointed_iteration.txt"
+    tracker.unlink()
+    with pytest.raises(UserError, match=r"release/ but no latest_checkpointed_iteration\.txt\. Write the word release into"):
+        sniff(tmp_path / "td")
+    tracker.write_text("release")
+    assert not recheck(tmp_path / "td").problems
 
 
 def test_paths_that_are_no_folders(tmp_path):
