@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from openclaw_cli.output import table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from openclaw_core.checkpoint.convert import Conversion, Plan
     from openclaw_core.checkpoint.logits import LogitsReport
     from openclaw_core.checkpoint.recheck import Recheck
@@ -95,6 +97,11 @@ def plan_table(plan: Plan) -> Any:
         *(("left out", f"{name}: {reason}") for name, reason in plan.left_out.items()),
     ]
     return table(["", ""], rows, title="Conversion")
+
+
+def replaced_text(target: Path, replaced: dict[str, str] | None) -> list[str]:
+    """What --overwrite would take away."""
+    return [f"--overwrite would replace {target}: {replaced['kind']}, converted from {replaced['source']}.\n"] if replaced else []
 
 
 def checks_table(checks: Iterable[TensorCheck]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -57,7 +58,10 @@ def convert_ckpt(
         list[str] | None, typer.Option(metavar="FIELD=VALUE", help="Stop unless the config says so. Repeatable.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace DST; the old one stays until the new one is complete.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Replace DST where a conversion made it; the old one stays until the new one is complete."
+        ),
     ] = False,
     verify: Annotated[
         Literal["bitwise", "logits", "none"] | None,
@@ -91,15 +95,17 @@ def convert_ckpt(
         given = {"--to": to, "--dtype": dtype, "--expect": expect, "--overwrite": overwrite, "--dry-run": dry_run}
         given |= {"--verify none": mode == "none", "--tp": tp is not None and mode != "logits"}
         _refuse_idle(given, "with --verify-only")
-    _check_source(source, step if target is not None else None, hf_config)
+    origin, made = (source, target) if target is not None or not verify_only else (None, source)
+    _check_folders(origin, made if verify_only else None, step, hf_config)
     pairs = _pairs(expect or [])
     if verify_only:
-        origin, made = (source, target) if target is not None else (None, source)
+        assert made is not None
         _verify_only(origin, made, step, hf_config, tp or 1, tuple(allow or ()), logits=mode == "logits")
         return
     assert target is not None
     from openclaw_core.checkpoint.atomic import check_room, check_target
     from openclaw_core.checkpoint.convert import convert, plan_conversion
+    from openclaw_core.checkpoint.manifest import conversion_in
     from openclaw_core.checkpoint.verify import nonfinite_notes
     from openclaw_core.config.sources import packaged
 
@@ -122,8 +128,9 @@ def convert_ckpt(
         check_comparable(plan.config_folder, plan.architecture, plan.tp, plan.mapping.stored)
         check_memory(plan.architecture)
     if dry_run:
-        shown = [text.plan_table(plan), "Nothing was written (--dry-run).\n"]
-        out.data(text.plan_json(plan), human=shown, quiet=str(plan.target))
+        replaced = conversion_in(plan.target) if overwrite else None
+        shown = [text.plan_table(plan), *text.replaced_text(plan.target, replaced), "Nothing was written (--dry-run).\n"]
+        out.data({**text.plan_json(plan), "replaces": replaced}, human=shown, quiet=str(plan.target))
         check_target(plan.target, overwrite=overwrite)
         check_room(plan.target, plan.room)
         return
@@ -155,16 +162,20 @@ def _refuse_idle(given: Mapping[str, object], where: str) -> None:
         raise UsageError(f"{', '.join(idle)} has no effect {where}.", "Leave it out.")
 
 
-def _check_source(source: str, step: int | None, hf_config: str | None) -> None:
-    """A wrong path, and a folder without a checkpoint, are told before torch is imported."""
+def _check_folders(source: str | None, made: str | None, step: int | None, hf_config: str | None) -> None:
+    """Wrong paths, and folders without a checkpoint, are told before torch is imported. made is a DST that must be there."""
     from openclaw_core.checkpoint.sniff import sniff
     from openclaw_core.config.sources import packaged
     from openclaw_core.files import check_path
 
-    check_path(packaged(source), "SRC")
-    if hf_config is not None:
-        check_path(packaged(hf_config), "--hf-config")
-    sniff(packaged(source), step)
+    source = source and packaged(source)
+    for path, what in ((source, "SRC"), (made, "DST"), (hf_config and packaged(hf_config), "--hf-config")):
+        if path is not None:
+            check_path(path, what)
+    if source is not None:
+        sniff(source, step)
+    if made is not None:
+        sniff(made)
 
 
 def _list() -> None:
@@ -237,9 +248,13 @@ def _require(report: LogitsReport | None, made: str) -> None:
 def _pairs(expect: list[str]) -> dict[str, str]:
     from openclaw_core.errors import UsageError
 
-    wrong = [item for item in expect if "=" not in item]
+    wrong = [repr(item) for item in expect if "=" not in item]
     if wrong:
-        raise UsageError(f"--expect {wrong[0]!r} isn't FIELD=VALUE.", "Write it as in --expect rope_theta=1000000.")
+        raise UsageError(f"--expect {', '.join(wrong)} isn't FIELD=VALUE.", "Write it as in --expect rope_theta=1000000.")
+    stated = Counter(item.split("=", 1)[0] for item in expect)
+    twice = [field for field, times in stated.items() if times > 1]
+    if twice:
+        raise UsageError(f"--expect states {', '.join(twice)} more than once.", "Leave one value.")
     return dict(item.split("=", 1) for item in expect)
 
 

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from openclaw_core.checkpoint.manifest import sync
-from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, TEMPLATES_FOLDER, TRACKER
+from openclaw_core.checkpoint.manifest import conversion_in, sync
+from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, TEMPLATES_FOLDER
 from openclaw_core.errors import UsageError, UserError
 
-_MARKS = {".metadata", TRACKER, MANIFEST}
 _SUBFOLDERS = re.compile(rf"release|hf|iter_\d+|{TEMPLATES_FOLDER}")
 
 
@@ -71,7 +70,8 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         what = "isn't writable" if place.is_dir() else "is no folder"
         raise UserError(f"{place} {what}.", "Choose a place you can write to.")
     if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target} exists.", "Choose another place, or pass --overwrite.")
+        way = "pass --overwrite" if conversion_in(target) else "remove it yourself"
+        raise UsageError(f"{target} exists.", f"Choose another place, or {way}.")
     _check_replaceable(target)
 
 
@@ -120,12 +120,12 @@ def _lock(target: Path) -> Iterator[None]:
 
 
 def _check_replaceable(target: Path) -> None:
-    """What is replaced must look like a checkpoint: --overwrite is no way to lose other files."""
-    if not target.exists():
-        return
-    names = [path.name for path in target.iterdir()] if target.is_dir() else [target.name]
-    if names and not any(name in _MARKS or name.endswith((".safetensors", ".distcp")) for name in names):
-        raise UserError(f"{target} isn't a checkpoint, so it isn't overwritten.", "Choose another place, or remove it yourself.")
+    """--overwrite replaces what a conversion made, and is no way to lose a model, a run's checkpoint or other files."""
+    names = [path.name for path in target.iterdir()] if target.is_dir() else [target.name] * target.exists()
+    if names and conversion_in(target) is None:
+        why = f"its {MANIFEST} names none" if MANIFEST in names else f"there is no {MANIFEST}"
+        what = f"{target} wasn't made by a conversion ({why}), so --overwrite doesn't replace it."
+        raise UserError(what, "Choose another place, or remove it yourself.")
     others = sorted(name for name in names if (target / name).is_dir() and not _SUBFOLDERS.fullmatch(name))
     if others:
         what = f"{target} holds folders that no checkpoint has ({', '.join(others)}), so it isn't overwritten."

@@ -87,8 +87,20 @@ def read_manifest(folder: Path) -> Manifest | None:
                 raise ValueError("it isn't marked complete in a format that this version reads")
             return _checked(Manifest(**value))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} can't be used: {error}.", "Convert again with --overwrite.") from None
+            raise UserError(f"{path} can't be used: {error}.", "Convert again to another place.") from None
     return None
+
+
+def conversion_in(folder: Path) -> dict[str, str] | None:
+    """kind and source of the conversion whose output folder is, whichever version made it; None where its manifest isn't there,
+    can't be read, or lists no tensors, as that of a run's checkpoint."""
+    try:
+        value = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or value.get("complete") is not True or not value.get("tensors"):
+        return None
+    return {key: str(value.get(key, "unknown")) for key in ("kind", "source")}
 
 
 def _checked(manifest: Manifest) -> Manifest:

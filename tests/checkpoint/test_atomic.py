@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from openclaw_cli.app import app
 from openclaw_core.checkpoint import atomic, jobs, sides
 from openclaw_core.checkpoint.convert import convert, plan_conversion
-from openclaw_core.checkpoint.manifest import read_manifest
+from openclaw_core.checkpoint.manifest import carry, read_manifest
 from openclaw_core.errors import Findings, UsageError, UserError
 
 
@@ -53,12 +53,26 @@ def test_what_lies_where_leftovers_would_is_kept(make_hf, tmp_path, name, link):
     assert not (tmp_path / "td").exists()
 
 
-def test_overwrite_never_removes_what_is_no_checkpoint(make_hf, tmp_path):
+def test_overwrite_never_removes_what_no_conversion_made(make_hf, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "diary.txt").write_text("dear")
-    with pytest.raises(UserError, match="isn't a checkpoint"):
-        run(make_hf(), tmp_path / "home", overwrite=True)
-    assert (tmp_path / "home" / "diary.txt").read_text() == "dear"
+    source, original, file = make_hf(), make_hf("original"), tmp_path / "home" / "diary.txt"
+    run(source, tmp_path / "td")
+    carry(tmp_path / "td", tmp_path / "step-10")
+    shutil.copytree(tmp_path / "td", tmp_path / "torn")
+    (tmp_path / "torn" / "openclaw.json").write_text('{"complete": tr')
+    shutil.copytree(tmp_path / "td" / "release", tmp_path / "foreign")
+    reasons = dict.fromkeys((original, file, file.parent, tmp_path / "foreign"), "there is no openclaw.json")
+    reasons |= dict.fromkeys((tmp_path / "step-10", tmp_path / "torn"), "its openclaw.json names none")
+    for place, why in reasons.items():
+        before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+        to = tmp_path / "td" if place == original else source
+        with pytest.raises(UserError, match=rf"{place} wasn't made by a conversion \({why}\).* or remove it yourself"):
+            run(to, place, overwrite=True)
+        with pytest.raises(UserError, match=rf"{place} exists\. Choose another place, or remove it yourself"):
+            run(to, place)
+        after = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+        assert [one for one in after if one[0].is_file()] == [one for one in before if one[0].is_file()]
 
 
 def test_overwrite_never_removes_other_folders_nor_the_source_by_another_name(make_hf, tmp_path):
@@ -69,7 +83,7 @@ def test_overwrite_never_removes_other_folders_nor_the_source_by_another_name(ma
         run(source, tmp_path / "td", overwrite=True)
     (tmp_path / "config-only").mkdir()
     (tmp_path / "config-only" / "config.json").write_text("{}")
-    with pytest.raises(UserError, match="isn't a checkpoint"):
+    with pytest.raises(UserError, match="wasn't made by a conversion"):
         run(source, tmp_path / "config-only", overwrite=True)
     (tmp_path / "link").symlink_to(source.parent)
     with pytest.raises(UsageError, match="lie in each other"):

@@ -76,7 +76,10 @@ def test_a_dry_run_finds_what_the_real_run_would(make_hf, tmp_path):
     for arguments, said in (
         ((tmp_path / "td",), "td exists. Choose another place, or pass --overwrite."),
         ((tmp_path / "home",), "home exists."),
-        ((tmp_path / "home", "--overwrite"), "home isn't a checkpoint, so it isn't overwritten."),
+        (
+            (tmp_path / "home", "--overwrite"),
+            "home wasn't made by a conversion (there is no openclaw.json), so --overwrite doesn't replace it.",
+        ),
     ):
         real, dry = openclaw(source, *arguments), openclaw(source, *arguments, "--dry-run")
         assert (real.exit_code, real.stderr) == (dry.exit_code, dry.stderr)
@@ -90,7 +93,12 @@ def test_a_dry_run_finds_what_the_real_run_would(make_hf, tmp_path):
         1,
         f"error: {tmp_path}/home/diary.txt is no folder. Choose a place you can write to.\n",
     )
-    assert openclaw(source, tmp_path / "td", "--overwrite", "--dry-run").exit_code == 0
+    replacing = openclaw(source, tmp_path / "td", "--overwrite", "--dry-run")
+    assert replacing.exit_code == 0
+    said = f"--overwrite would replace {tmp_path / 'td'}: torch_dist, converted from {source}."
+    assert said in replacing.stdout
+    machine = openclaw(source, tmp_path / "td", "--overwrite", "--dry-run", "--json")
+    assert json.loads(machine.stdout)["replaces"] == {"kind": "torch_dist", "source": str(source)}
     assert (tmp_path / "home" / "diary.txt").read_text() == "dear"
 
 
@@ -129,9 +137,14 @@ def test_a_terminal_sees_rate_and_time_left_and_nothing_stays(make_hf, tmp_path)
     ("arguments", "code", "said"),
     [
         (["nowhere", "x"], 2, "error: SRC nowhere doesn't exist. Check the path."),
+        (["hf", "x", "--verify-only"], 2, "error: DST x doesn't exist. Check the path."),
+        (["x", "--verify-only"], 2, "error: DST x doesn't exist. Check the path."),
+        (["nowhere", "hf", "--verify-only"], 2, "error: SRC nowhere doesn't exist. Check the path."),
         (["org/model", "x"], 2, "Download it first: `hf download"),
         (["hf", "/proc/x"], 1, "error: /proc/x can't be made: "),
         (["hf", "x", "--expect", "layers"], 2, "error: --expect 'layers' isn't FIELD=VALUE. Write it as"),
+        (["hf", "x", "--expect", "a", "--expect", "b"], 2, "error: --expect 'a', 'b' isn't FIELD=VALUE. Write it as"),
+        (["hf", "x", "--expect", "a=1", "--expect", "a=2"], 2, "error: --expect states a more than once. Leave one value."),
         (["hf", "x", "--tp", "0"], 2, "error: Tensor-parallel size 0"),
         (["hf", "hf/x"], 2, "lie in each other"),
         (["hf", "x", "--to", "hf"], 2, "already is a Hugging Face folder"),
@@ -142,7 +155,7 @@ def test_a_terminal_sees_rate_and_time_left_and_nothing_stays(make_hf, tmp_path)
         (["hf", "x", "--hf-config", "hf"], 2, "hf has its own config.json; nothing overrides it. Leave --hf-config out."),
         (["hf", "--list"], 2, "SRC has no effect with --list."),
         (["hf", ""], 2, "error: DST is named by an empty path. Name a folder."),
-        (["hf", "full"], 2, "full exists. Choose another place, or pass --overwrite."),
+        (["hf", "full"], 2, "full exists. Choose another place, or remove it yourself."),
     ],
 )
 def test_sentences(make_hf, tmp_path, monkeypatch, arguments, code, said):
