@@ -11,23 +11,28 @@ import torch
 from openclaw_core.checkpoint.hf import HfReader
 from openclaw_core.checkpoint.kinds import PIECE_BYTES
 from openclaw_core.checkpoint.verify import same_bits
-from openclaw_core.errors import Findings, UsageError, UserError
+from openclaw_core.errors import Findings, UsageFindings, UserError
 from openclaw_core.models.architecture import Architecture, LatentAttention
 
 HEAD = "lm_head.weight"
 
 
 def check_expected(arch: Architecture, expect: dict[str, str]) -> None:
-    """Fields that the caller states must be what the config says: flags confirm, they never override."""
+    """Fields that the caller states must be what the config says: flags confirm, they never override.
+
+    Raises UsageFindings where a field is unknown, else Findings, with everything that is wrong.
+    """
     fields = {item.name: getattr(arch, item.name) for item in dataclasses.fields(arch)}
-    unknown = sorted(set(expect) - set(fields))
-    if unknown:
-        raise UsageError(f"Unknown architecture field {', '.join(unknown)}.", f"Fields: {', '.join(fields)}.")
+    unknown = [
+        (f"Unknown architecture field {key}.", f"Fields: {', '.join(fields)}.") for key in sorted(set(expect) - set(fields))
+    ]
     wrong = [
         (f"{key}: expected {value}, config.json says {fields[key]}.", "Use the matching model, or drop the expectation.")
         for key, value in expect.items()
-        if not _equal(fields[key], value)
+        if key in fields and not _equal(fields[key], value)
     ]
+    if unknown:
+        raise UsageFindings("The config can't be what was expected.", unknown + wrong)
     if wrong:
         raise Findings("The config isn't what was expected.", wrong)
 

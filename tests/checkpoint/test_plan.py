@@ -137,6 +137,13 @@ def test_expectations_confirm_and_never_override(make_hf, tmp_path):
         plan_conversion(source, tmp_path / "td", expect={"rope_theta": "5000000"})
     with pytest.raises(UsageError, match="Unknown architecture field ropetheta"):
         plan_conversion(source, tmp_path / "td", expect={"ropetheta": "1"})
+    with pytest.raises(UsageError) as caught:
+        plan_conversion(source, tmp_path / "td", expect={"layers": "7", "ropetheta": "1", "heads": "4", "tide": "1"})
+    assert [what for what, _ in caught.value.findings] == [
+        "Unknown architecture field ropetheta.",
+        "Unknown architecture field tide.",
+        "layers: expected 7, config.json says 3.",
+    ]
 
 
 def test_a_tokenizer_past_the_embedding_is_refused(make_hf, tmp_path):
