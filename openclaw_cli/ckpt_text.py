@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -154,11 +155,18 @@ def summary(done: Conversion) -> str:
 
 def next_steps(plan: Plan) -> list[str]:
     """How to serve an export, with the length and dtype of its config; how to train from an import."""
+    arch = plan.architecture
     if plan.to == "torch_dist" and not_trained(plan):
         return ["For another trainer on megatron-core; this one doesn't build the model."]
     if plan.to == "torch_dist":
-        return [f"Train from it: openclaw train --set student.load={plan.target} ..."]
-    arch = plan.architecture
+        sizes = (("heads", arch.heads), ("key-value heads", arch.kv_heads), ("MLP columns", arch.ffn))
+        whole = [f"{value} {name}" for name, value in sizes if value % plan.tp]
+        if whole:
+            return [f"Train from it at another tensor-parallel size: {plan.tp} doesn't divide its {', '.join(whole)}."]
+        # Rollout engines serve student.hf until the first update, so it must be the source: hf/ of the target has no weights.
+        folders = {"student.hf": plan.source.folder.absolute(), "student.load": plan.target}
+        flags = " ".join(shlex.join(["--set", f"{key}={folder}"]) for key, folder in folders.items())
+        return [f"Train from it: openclaw train --profile PROFILE {flags}"]
     return [
         "Serve it:",
         f"  python -m sglang.launch_server --model-path {plan.target} --context-length {arch.max_position}",
@@ -169,7 +177,8 @@ def next_steps(plan: Plan) -> list[str]:
 
 def recheck_text(found: Recheck) -> str:
     """The verdict on an existing conversion."""
-    against = [f"its source {found.source.root}"] if found.source else []
+    step = f" (step {found.step}, as its manifest says)" if found.step is not None else ""
+    against = [f"its source {found.source.root}{step}"] if found.source else []
     against += ["the hashes in its manifest"] if found.hashed else []
     equal = sum(check.equal for check in found.checks)
     files = (

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import pytest
 from typer.testing import CliRunner
 
 from openclaw_cli.app import app
+from openclaw_core.config.schema import Config
+from openclaw_core.run.sources import missing_sources
 
 SLOWLY = """
 import time
@@ -50,6 +53,20 @@ def test_there_and_back(make_hf, tmp_path):
     assert f"sglang.launch_server --model-path {tmp_path / 'back'}" in back.stdout.replace("\n", "")
     assert re.search(r"GB in [\d.]+ s \([\d,]+ MB/s\), peak memory [\d.]+ GB", back.stdout)
     assert back.stderr == ""
+
+
+def test_the_closing_line_is_what_train_takes(make_hf, tmp_path, monkeypatch):
+    """Relative, and with a blank: what is printed can be pasted. Of a size that no trainer can split nothing is promised."""
+    monkeypatch.chdir(tmp_path)
+    make_hf("my model")
+    line = openclaw("my model", "td").stdout.splitlines()[-1]
+    words = shlex.split(line.removeprefix("Train from it: "))
+    assert words[:4] == ["openclaw", "train", "--profile", "PROFILE"]
+    student = {item.split("=", 1)[0].removeprefix("student."): item.split("=", 1)[1] for item in words[5::2]}
+    assert student == {"hf": str(tmp_path / "my model"), "load": str(tmp_path / "td")}
+    assert missing_sources(Config.model_validate({"student": student})) == []
+    refused = openclaw("my model", "td3", "--tp", 3).stdout.splitlines()[-1]
+    assert refused == "Train from it at another tensor-parallel size: 3 doesn't divide its 4 heads, 2 key-value heads."
 
 
 def test_the_vocabulary_of_an_export_isnt_padded(make_hf, tmp_path):
