@@ -39,7 +39,10 @@ def convert_ckpt(
     to: Annotated[
         Literal["hf", "torch_dist"] | None, typer.Option(help="Kind to make; the other one than SRC's when left out.")
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Step of the run folder SRC; its newest checkpoint when left out.")] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(help="Step of the run folder SRC; when left out its newest checkpoint, or with --verify-only DST's own."),
+    ] = None,
     tp: Annotated[
         int | None,
         typer.Option(

@@ -13,7 +13,7 @@ from openclaw_core.checkpoint.examine import Examined, examine_hf, examine_torch
 from openclaw_core.checkpoint.fp8 import open_hf
 from openclaw_core.checkpoint.manifest import Manifest, hash_file, read_manifest
 from openclaw_core.checkpoint.names import HF_FOLDER, MANIFEST
-from openclaw_core.checkpoint.sniff import Found, carried_config, sniff
+from openclaw_core.checkpoint.sniff import Found, carried_config, sniff, step_of_run
 from openclaw_core.checkpoint.torch_dist import TorchDistReader
 from openclaw_core.checkpoint.verify import Progress, TensorCheck, compare_units, hash_units
 from openclaw_core.errors import UsageError, UserError
@@ -24,7 +24,8 @@ from openclaw_core.models.architecture import Architecture, architecture_from_hf
 class Recheck:
     """What was found. source is None where there was none to compare with; companions maps a file beside the tensors to
     whether it still has its hash; hashed says whether a manifest's hashes were compared; kept names tensors that have their
-    hash there, so that where they differ from the source it is that which changed."""
+    hash there, so that where they differ from the source it is that which changed; step is the run's step that the manifest
+    chose, None where nothing was to be chosen."""
 
     target: Found
     source: Found | None
@@ -32,6 +33,7 @@ class Recheck:
     companions: dict[str, bool]
     hashed: bool
     kept: frozenset[str] = frozenset()
+    step: int | None = None
 
     @property
     def problems(self) -> list[tuple[str, str]]:
@@ -57,14 +59,15 @@ def recheck(
 ) -> Recheck:
     """Reads every tensor of a finished conversion again, carried ones too. Writes nothing.
 
-    source is what it was made from (step: of a run folder); where it is left out, what the manifest names is used if that still
-    holds such a checkpoint. hf_config names the model of a torch_dist that carries no config. Raises UsageError for flags that
-    say nothing, UserError when there is neither a source nor a manifest with hashes, and Findings when tensors are missing or
-    unknown.
+    source is what it was made from (step: of a run folder; the manifest's when None); where it is left out, what the manifest
+    names is used if that still holds such a checkpoint. hf_config names the model of a torch_dist that carries no config. Raises
+    UsageError for flags that say nothing, UserError when there is neither a source nor a manifest with hashes or the run has the
+    manifest's step no more, and Findings when tensors are missing or unknown.
     """
     found = sniff(target)
     manifest = read_manifest(found.folder)
-    origin = _source(found, manifest, source, step)
+    chosen = step_of_run(source, manifest.source) if source and manifest and step is None and found.kind == "hf" else None
+    origin = _source(found, manifest, source, step if chosen is None else chosen)
     if hf_config is not None and found.kind == "hf":
         raise UsageError(f"{found.root} has its own config.json.", "Leave --hf-config out.")
     if origin is None and not (manifest and manifest.sums):
@@ -86,7 +89,7 @@ def recheck(
     }
     sums = {**manifest.sums, **manifest.carried_sums} if manifest else {}
     still = frozenset(check.name for check in checks if sums.get(check.name) == check.sha256)
-    return Recheck(found, origin, checks, companions, bool(manifest and manifest.sums), still)
+    return Recheck(found, origin, checks, companions, bool(manifest and manifest.sums), still, chosen)
 
 
 def _source(found: Found, manifest: Manifest | None, named: str | Path | None, step: int | None) -> Found | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -113,7 +114,7 @@ def _tracked(root: Path) -> Path:
 
 
 def _from_run(run: Path, step: int | None) -> Found:
-    steps = {int(folder.name[5:]): folder for folder in (run / "checkpoints").glob("step-*") if folder.name[5:].isdecimal()}
+    steps = _saved(run)
     if not steps:
         raise UserError(
             f"The run {run} has no checkpoints yet.", "Wait for its first save (train.save_every), or stop it: a stop saves."
@@ -123,6 +124,29 @@ def _from_run(run: Path, step: int | None) -> Found:
     folder = steps[max(steps) if step is None else step]
     found = _from_folder(folder)
     return Found("torch_dist", folder, found.folder)
+
+
+def _saved(run: Path) -> dict[int, Path]:
+    folders = (run / "checkpoints").glob("step-*")
+    return {int(folder.name[5:]): folder for folder in folders if folder.name[5:].isdecimal()}
+
+
+def step_of_run(run: str | Path, source: str) -> int | None:
+    """The step that source, the path of a checkpoint as a manifest has it, is of; None where it is no run's, or run is none.
+
+    Raises UserError where run, wherever it lies by now, has other steps but not that one.
+    """
+    root, stated = expanded(run), re.search(r"/checkpoints/step-(\d+)(/|$)", source)
+    if stated is None or not (root / "run.json").is_file():
+        return None
+    step, steps = int(stated[1]), _saved(root)
+    if steps and step not in steps:
+        raise UserError(
+            f"The conversion was made from step {step}, which the run {run} has no more.",
+            f"Leave the run out to compare with the manifest's hashes; --step compares with one of its steps: "
+            f"{', '.join(map(str, sorted(steps)))}.",
+        )
+    return step
 
 
 def carried_config(found: Found) -> Path | None:

@@ -125,7 +125,9 @@ def test_a_conversion_without_hashes_is_compared_with_its_source(make_hf, tmp_pa
         recheck(tmp_path / "td")
 
 
-def test_a_step_of_a_run_is_compared_with_what_was_made_of_it(make_hf, tmp_path):
+@pytest.fixture
+def run(make_hf, tmp_path):
+    """A run with steps 10 and 20, of which out was made from the first."""
     for step in (10, 20):
         source = make_hf(str(step), change=lambda tensors, step=step: tensors["model.norm.weight"].add_(step))
         convert(plan_conversion(source, tmp_path / "td"))
@@ -136,11 +138,35 @@ def test_a_step_of_a_run_is_compared_with_what_was_made_of_it(make_hf, tmp_path)
         shutil.rmtree(tmp_path / "td")
     (tmp_path / "run" / "run.json").write_text("{}")
     convert(plan_conversion(tmp_path / "run", tmp_path / "out", step=10))
-    command = ["convert-ckpt", str(tmp_path / "run"), str(tmp_path / "out"), "--verify-only"]
-    assert CliRunner().invoke(app, [*command, "--step", "10"]).exit_code == 0
-    assert CliRunner().invoke(app, command).exit_code == 1
-    alone = CliRunner().invoke(app, ["convert-ckpt", str(tmp_path / "out"), "--verify-only", "--step", "10"])
-    assert (alone.exit_code, "no run is named" in alone.stderr) == (2, True)
+    return tmp_path / "run"
+
+
+def verified(*arguments):
+    """Exit code, and all that is said on one line."""
+    done = CliRunner().invoke(app, ["convert-ckpt", *map(str, arguments), "--verify-only"])
+    return done.exit_code, f"{done.stdout}{done.stderr}".replace("\n", " ")
+
+
+def test_a_step_of_a_run_is_compared_with_what_was_made_of_it(run, tmp_path):
+    assert verified(run, tmp_path / "out", "--step", 10)[0] == 0
+    code, said = verified(run, tmp_path / "out", "--step", 20)
+    assert (code, "differs from the source, but has its hash" in said) == (1, True)
+    code, said = verified(tmp_path / "out", "--step", 10)
+    assert (code, "no run is named" in said) == (2, True)
+
+
+def test_a_runs_step_is_the_manifests_where_none_is_named(run, tmp_path):
+    code, said = verified(run, tmp_path / "out")
+    assert code == 0, said
+    assert "step-000010 (step 10, as its manifest says) and the hashes in its manifest" in said
+    run = run.rename(tmp_path / "moved")
+    assert verified(run, tmp_path / "out")[0] == 0
+    shutil.rmtree(run / "checkpoints" / "step-000010")
+    code, said = verified(run, tmp_path / "out")
+    assert code == 1
+    assert f"The conversion was made from step 10, which the run {run} has no more. Leave the run out" in said
+    assert "one of its steps: 20." in said
+    assert verified(tmp_path / "out")[0] == 0
 
 
 def test_what_was_left_out_by_permission_needs_none_later(make_hf, tmp_path):
