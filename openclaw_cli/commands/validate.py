@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from openclaw_core.config.schema import Config, ModelSource
     from openclaw_core.teacher.compat import Report
-    from openclaw_core.teacher.pair import Use
 
 EPILOG = """\b
 Examples:
@@ -75,11 +74,12 @@ def validate(
     for what, path in given.items():
         if path is not None:
             check_path(packaged(path), f"The {what}")
+    from openclaw_core.run.pair_checks import use_of
     from openclaw_core.teacher import compat
+    from openclaw_core.teacher.pair import Use
 
-    report = compat.validate(
-        packaged(student), packaged(teacher), _use(config, deep), student_hf=student_hf, teacher_hf=teacher_hf
-    )
+    use = use_of(config, deep=deep) if config is not None else Use(deep=deep)
+    report = compat.validate(packaged(student), packaged(teacher), use, student_hf=student_hf, teacher_hf=teacher_hf)
     if numerics:
         from openclaw_core.run.numerics import not_computed, prove
 
@@ -107,25 +107,10 @@ def _source(path: str | None, hf: str | None, source: ModelSource | None) -> tup
     """What a flag names, else what the profile names: its torch_dist with its Hugging Face folder, or that folder alone."""
     if path is not None or source is None:
         return path, hf
-    return (source.load, hf or source.hf) if source.load else (source.hf, hf)
+    from openclaw_core.run.pair_checks import checkpoint_of
 
-
-def _use(config: Config | None, deep: bool) -> Use:
-    from openclaw_core.teacher.pair import Use
-
-    if config is None:
-        return Use(deep=deep)
-    actor, teacher = config.partition.actor, config.partition.teacher
-    return Use(
-        prompt_and_reply=config.rollout.context_length,
-        hint=config.judge.max_tokens,
-        dtype=config.train.dtype,
-        student_tp=actor.tensor_parallel,
-        student_pp=actor.pipeline_parallel,
-        teacher_tp=teacher.tensor_parallel,
-        teacher_pp=teacher.pipeline_parallel,
-        deep=deep,
-    )
+    found, own_hf = checkpoint_of(source)
+    return found, hf or own_hf
 
 
 def _state(report: Report) -> str:

@@ -20,6 +20,7 @@ from . import sentences
 from .layout import ROLES, Process, Shape, device_ids, idle_roles, place, shape_of
 from .memory import BYTES, GIB, Memory, Split, actor_memory, engine_memory, teacher_memory
 from .nearest import as_settings, nearest_partition, proposal
+from .pair_checks import pair_findings
 from .partition_rules import partition_findings
 from .sources import architecture_findings, architectures_of, missing_sources, model_name, model_text
 
@@ -115,14 +116,17 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
     """The plan of a configuration.
 
     architectures ("student", "teacher", "judge") are read from it where they aren't given. Raises IllegalPlan with every
-    violation, of rules between keys and of the partition alike, and the nearest legal partition.
+    violation, of rules between keys, of the pair of models and of the partition alike, and the nearest legal partition.
     """
     config = resolved.config
     archs = dict(architectures) if architectures is not None else architectures_of(config)
     idle = idle_roles(config)
     shapes = {role: shape_of(getattr(config.partition, role)) for role in ROLES if role not in idle}
     of_role = {role: archs.get(model_name(role, config)) for role in ROLES}
-    found = check(config) + architecture_findings(config, archs)
+    missing, misfits = missing_sources(config), architecture_findings(config, archs)
+    # Of models that are missing or unfit by themselves, a comparison would only say the same again.
+    problems, doubts = ([], []) if missing or misfits else pair_findings(config)
+    found = check(config) + misfits + problems
     partition = partition_findings(shapes, config, of_role)
     placed = None if partition else place(shapes, config.partition.nodes, device_ids(config.partition))
     nearest = None
@@ -141,7 +145,8 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
     warnings = [
         *resolved.warnings,
         *_memory_warnings(roles, config, planned("actor", _in_chunks(config)).memory),
-        *missing_sources(config),
+        *missing,
+        *doubts,
     ]
     return Plan(
         profile=resolved.profile,

@@ -117,7 +117,10 @@ def _rows(side: Side, arch: Architecture, tp: int) -> str:
 
 
 def context(pair: Pair) -> Outcome:
-    """prompt + reply must fit the student, and a hint on top the teacher."""
+    """prompt + reply must fit both models; candidates whose hint doesn't fit the teacher on top are left out of training.
+
+    Positions beyond those of a model with rope scaling may be meant: a plan takes them.
+    """
     a, b = pair.student.architecture, pair.teacher.architecture
     if a is None or b is None:
         return skipped(NO_ARCHITECTURE)
@@ -130,10 +133,17 @@ def context(pair: Pair) -> Outcome:
         return Outcome("warning", shown, source, finding, "Keep rollout.context_length below it; --profile checks this.")
     needs = (("student", need, a.max_position), ("teacher", need + pair.use.hint, b.max_position))
     shown = (f"{needs[0][1]:,} of {a.max_position:,}", f"{needs[1][1]:,} of {b.max_position:,}")
-    wrong = [f"The {role} needs {tokens:,} tokens and has {most:,} positions." for role, tokens, most in needs if tokens > most]
-    if wrong:
-        return Outcome("problem", shown, source, " ".join(wrong), "Lower rollout.context_length or judge.max_tokens.")
-    return ok(shown, source)
+    short = [(role, tokens, arch) for (role, tokens, most), arch in zip(needs, (a, b), strict=True) if tokens > most]
+    if not short:
+        return ok(shown, source)
+    hard = any(need > arch.max_position and arch.rope_scaling is None for arch in (a, b))
+    finding = " ".join(
+        f"The {role} needs {tokens:,} tokens and has {arch.max_position:,} positions." for role, tokens, arch in short
+    )
+    if not hard and need <= b.max_position < need + pair.use.hint:
+        finding += f" A candidate of more than {b.max_position:,} is left out of training."
+    remedy = "Lower rollout.context_length or judge.max_tokens."
+    return Outcome("problem" if hard else "warning", shown, source, finding, remedy)
 
 
 def dtype(pair: Pair) -> Outcome:

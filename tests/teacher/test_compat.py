@@ -418,6 +418,16 @@ def test_the_command(make):
     assert none.stderr.startswith("error: There is no student")
 
 
+@pytest.mark.parametrize(
+    ("need", "scaling", "state"),
+    [(256, None, "warning"), (257, None, "problem"), (257, {"rope_type": "linear", "factor": 2.0}, "warning"), (156, None, "ok")],
+)
+def test_a_context_that_a_run_can_use_is_no_problem(make, need, scaling, state):
+    changes = {"rope_scaling": scaling} if scaling else {}
+    report = validate(str(make("s", **changes)), str(make("t", **changes)), Use(prompt_and_reply=need, hint=100))
+    assert of(report, "Context length").state == state
+
+
 def test_a_profile_says_what_the_pair_will_be_asked_for(make, tmp_path):
     student, teacher = make("s"), make("t")
     profile = tmp_path / "own.yaml"
@@ -431,7 +441,8 @@ def test_a_profile_says_what_the_pair_will_be_asked_for(make, tmp_path):
     checks = {check["title"]: check for check in json.loads(done.stdout)["checks"]}
     context, dtype, sizes = (checks[name] for name in ("Context length", "Dtype", "Parallel sizes divide the models"))
     assert (context["student"], context["teacher"]) == ("200 of 256", "300 of 256")
-    assert context["finding"] == "The teacher needs 300 tokens and has 256 positions."
+    said = "The teacher needs 300 tokens and has 256 positions. A candidate of more than 256 is left out of training."
+    assert (context["state"], context["finding"]) == ("warning", said)
     assert (dtype["state"], dtype["student"]) == ("warning", "bfloat16 -> float16")
     assert (sizes["student"], sizes["teacher"]) == ("TP 1, PP 2", "TP 4, PP 1")
     assert (
