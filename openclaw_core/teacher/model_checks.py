@@ -137,9 +137,8 @@ def context(pair: Pair) -> Outcome:
     if not short:
         return ok(shown, source)
     hard = any(need > arch.max_position and arch.rope_scaling is None for arch in (a, b))
-    finding = " ".join(
-        f"The {role} needs {tokens:,} tokens and has {arch.max_position:,} positions." for role, tokens, arch in short
-    )
+    told = (f"The {role} needs {tokens:,} tokens and has {arch.max_position:,} positions." for role, tokens, arch in short)
+    finding = " ".join(told)
     if not hard and need <= b.max_position < need + pair.use.hint:
         finding += f" A candidate of more than {b.max_position:,} is left out of training."
     remedy = "Lower rollout.context_length or judge.max_tokens."

@@ -214,8 +214,9 @@ def test_real_sizes_may_differ_with_a_warning(make):
 def test_lengths(make):
     student, teacher = make("s"), make("t")
     assert not validate(str(student), str(teacher), Use(prompt_and_reply=200, hint=56)).problems
-    check = only(validate(str(student), str(teacher), Use(prompt_and_reply=200, hint=57)), "Context length", "problem")
-    assert check.finding == "The teacher needs 257 tokens and has 256 positions."
+    check = only(validate(str(student), str(teacher), Use(prompt_and_reply=257, hint=1)), "Context length", "problem")
+    needs = "The student needs 257 tokens and has 256 positions. The teacher needs 258 tokens and has 256 positions."
+    assert check.finding == needs
     only(validate(str(student), str(make("short", max_position_embeddings=128))), "Context length", "warning")
 
 
