@@ -243,9 +243,7 @@ def model_tensors(stored: Iterable[str]) -> Iterator[str]:
     return (name for name in stored if not name.startswith(SKIPPED))
 
 
-def check_names(
-    title: str, expected: dict[str, Shape], present: dict[str, Shape], allow: Iterable[str] = (), remedy: str = ""
-) -> list[str]:
+def check_names(title: str, expected: dict[str, Shape], present: dict[str, Shape], allow: Iterable[str] = ()) -> list[str]:
     """Every expected tensor must be present in its shape, and nothing else unless an allow pattern (glob) covers it.
 
     Returns the allowed extra names; raises Findings that lists every missing, unknown and misshapen tensor.
@@ -255,16 +253,16 @@ def check_names(
     allowed = [name for name in extra if any(fnmatchcase(name, pattern) for pattern in patterns)]
     unknown = sorted(set(extra) - set(allowed))
     missing = [name for name in expected if name not in present]
-    findings = [(f"missing: {text}", "") for text in _summed(missing)]
-    findings += [(f"unknown: {text}", "(not mapped; --allow PATTERN leaves it out)") for text in _summed(unknown)]
+    findings = [(f"missing: {text}.", "Take weights and config from one release.") for text in _summed(missing)]
+    findings += [(f"unknown: {text}.", "No rule maps it; --allow GLOB leaves it out.") for text in _summed(unknown)]
     findings += [
-        (f"{name} is {list(present[name])}, the architecture says {list(shape)}.", "")
+        (f"{name} is {list(present[name])}, the architecture says {list(shape)}.", "Take weights and config from one release.")
         for name, shape in expected.items()
         if name in present and present[name] != shape
     ][:20]
     if findings:
         counts = f"{len(missing)} missing, {len(unknown)} unknown, {len(expected) - len(missing)} matched by name"
-        raise Findings(f"{title}: tensors don't match the architecture ({counts}). {remedy}".rstrip(), findings)
+        raise Findings(f"{title}: tensors don't match the architecture ({counts}).", findings)
     return allowed
 
 

@@ -19,6 +19,8 @@ from openclaw_core.checkpoint.verify import Progress, TensorCheck, compare_units
 from openclaw_core.errors import UsageError, UserError
 from openclaw_core.models.architecture import Architecture, architecture_from_hf
 
+_SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts", "moe_ffn")
+
 
 @dataclass(frozen=True)
 class Recheck:
@@ -79,6 +81,8 @@ def recheck(
     if not folder:
         raise UserError(f"{target} carries no Hugging Face config.", "Name the folder of its model with --hf-config.")
     arch = architecture_from_hf(folder)
+    if origin is not None:
+        _require_same_model(found, arch, manifest, origin)
     checks = (*_compare(found, origin, arch, manifest, allow, progress), *_carried(found, origin, arch, manifest))
     place = carried_config(found) or found.root / HF_FOLDER
     listed = ((place, manifest.companions), (found.folder, manifest.files)) if manifest else ()
@@ -107,6 +111,19 @@ def _source(found: Found, manifest: Manifest | None, named: str | Path | None, s
     except (UserError, OSError):  # it moved, or another thing is in its place: the hashes are left
         return None
     return listed if listed and listed.kind != found.kind else None
+
+
+def _require_same_model(found: Found, arch: Architecture, manifest: Manifest | None, origin: Found) -> None:
+    """Raises UserError where the source that was named is another model, whose tensors would only be listed as unmatched."""
+    folder = carried_config(origin)
+    theirs = architecture_from_hf(folder) if folder is not None else arch
+    differing = {name: (getattr(arch, name), getattr(theirs, name)) for name in _SIZES}
+    sizes = "; ".join(f"{name} {own}, not {other}" for name, (own, other) in differing.items() if own != other)
+    if sizes or arch.model_type != theirs.model_type:
+        made = f"from {manifest.source} ({arch.model_type})" if manifest else f"as {arch.model_type}"
+        what = f"{found.root} was made {made}, another model than {origin.root} ({theirs.model_type})"
+        remedy = "Name what it was made from, or leave SRC out to compare with the hashes in its manifest."
+        raise UserError(f"{what}: {sizes}." if sizes else f"{what}.", remedy)
 
 
 def _compare(

@@ -209,3 +209,33 @@ def test_nothing_to_compare_with(both, tmp_path):
     assert not recheck(tmp_path / "td", both).problems
     with pytest.raises(UsageError, match="are both hf"):
         recheck(tmp_path / "back", both)
+
+
+def test_the_wrong_source_is_named_as_such(make_hf, tmp_path):
+    """Not as a list of its tensors, with the advice to leave them out."""
+    wrong, there = make_hf("q2", "qwen2"), make_hf("q3")
+    for source, target in ((wrong, "td2"), (there, "td3"), (tmp_path / "td3", "back3")):
+        convert(plan_conversion(source, tmp_path / target))
+    for source, target, made in ((wrong, "td3", there), (tmp_path / "td2", "back3", tmp_path / "td3" / "release")):
+        done = CliRunner().invoke(app, ["convert-ckpt", str(source), str(tmp_path / target), "--verify-only"])
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr == (
+            f"error: {tmp_path / target} was made from {made} (qwen3), another model than {source} (qwen2): head_dim 16, not 8. "
+            "Name what it was made from, or leave SRC out to compare with the hashes in its manifest.\n"
+        )
+
+
+def test_every_finding_has_a_whole_remedy(make_hf, tmp_path):
+    def change(tensors):
+        tensors["mtp.x"] = tensors.pop("model.layers.1.mlp.up_proj.weight")
+        tensors["model.norm.weight"] = torch.ones(5)
+
+    said = json.loads(
+        CliRunner().invoke(app, ["--json", "convert-ckpt", str(make_hf(change=change)), str(tmp_path / "td")]).stdout
+    )
+    kinds = {item["what"].split()[0]: item["remedy"] for item in said["findings"]}
+    assert kinds == {
+        "missing:": "Take weights and config from one release.",
+        "unknown:": "No rule maps it; --allow GLOB leaves it out.",
+        "model.norm.weight": "Take weights and config from one release.",
+    }
