@@ -130,13 +130,6 @@ def _index(name: str, offset: torch.Size | None = None, number: int | None = Non
     return MetadataIndex(fqn=name, offset=offset, index=number)
 
 
-def write_folder(folder: Path, shapes: Shapes, parts: Iterable[Part], objects: dict[str, bytes], common: dict[str, Any]) -> None:
-    """A whole folder with one file of boxes. parts must tile every tensor of shapes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = file_name(0)
-    write_index(folder, shapes, {name: write_file(folder / name, shapes, parts)}, objects, common)
-
-
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())

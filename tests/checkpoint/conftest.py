@@ -1,4 +1,4 @@
-"""Tiny random Hugging Face folders, made without the code under test."""
+"""Tiny random Hugging Face folders, made without the code under test, and torch_dist folders of any boxes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
+from openclaw_core.checkpoint.dist_writer import Part, Shapes, file_name, write_file, write_index
 
 Make = Callable[..., Path]
 
@@ -111,6 +113,18 @@ def make_hf(tmp_path: Path) -> Make:
 @pytest.fixture
 def read_hf() -> Callable[[Path], dict[str, torch.Tensor]]:
     return read_folder
+
+
+@pytest.fixture
+def write_dist() -> Callable[..., None]:
+    """write_dist(folder, shapes, parts, objects, common): a torch_dist folder with one file of boxes."""
+
+    def write(folder: Path, shapes: Shapes, parts: list[Part], objects: dict[str, bytes], common: dict[str, Any]) -> None:
+        folder.mkdir()
+        name = file_name(0)
+        write_index(folder, shapes, {name: write_file(folder / name, shapes, parts)}, objects, common)
+
+    return write
 
 
 @pytest.fixture(params=[False, True], ids=["untied", "tied"])

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from openclaw_core.checkpoint.convert import convert, plan_conversion
-from openclaw_core.checkpoint.dist_writer import Part, write_folder
+from openclaw_core.checkpoint.dist_writer import Part
 from openclaw_core.checkpoint.manifest import carry, read_manifest
 from openclaw_core.checkpoint.recheck import recheck
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
@@ -159,7 +159,7 @@ def test_a_value_that_float16_cannot_hold_is_an_error_both_ways(make_hf, tmp_pat
 
 
 @pytest.mark.parametrize("split", [False, True])
-def test_layouts_with_a_tensor_per_layer_and_optimizer_state(make_hf, read_hf, tmp_path, split):
+def test_layouts_with_a_tensor_per_layer_and_optimizer_state(make_hf, read_hf, tmp_path, split, write_dist):
     """What megatron writes with singleton_local_shards (no stacking, gate and up apart), and with local norm names."""
     source = make_hf()
     run(source, tmp_path / "td")
@@ -182,7 +182,7 @@ def test_layouts_with_a_tensor_per_layer_and_optimizer_state(make_hf, read_hf, t
                 for prefix in ("", "optimizer.state.exp_avg."):
                     shapes[prefix + key] = (tuple(value.shape), value.dtype)
                     parts.append(Part(prefix + key, (0,) * value.dim(), tuple(value.shape), lambda value=value: value))
-    write_folder(tmp_path / "other", shapes, parts, {}, {})
+    write_dist(tmp_path / "other", shapes, parts, {}, {})
     done = run(tmp_path / "other", tmp_path / "back", hf_config=source)
     assert same(read_hf(source), read_hf(tmp_path / "back"))
     assert "optimizer" in next(iter(done.plan.left_out))

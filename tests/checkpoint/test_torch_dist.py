@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from openclaw_core.checkpoint.convert import convert, plan_conversion
-from openclaw_core.checkpoint.dist_writer import Part, write_folder
+from openclaw_core.checkpoint.dist_writer import Part
 from openclaw_core.checkpoint.torch_dist import TorchDistReader, resolve
 from openclaw_core.errors import UserError
 
@@ -125,35 +125,35 @@ def test_broken_metadata(converted, data):
         TorchDistReader(converted)
 
 
-def test_boxes_cross_chunks_and_holes_are_seen(tmp_path):
+def test_boxes_cross_chunks_and_holes_are_seen(tmp_path, write_dist):
     whole = torch.arange(60.0).reshape(6, 10)
     boxes = [((0, 0), (2, 10)), ((2, 0), (4, 5)), ((2, 5), (4, 5))]
     parts = [Part("t", o, s, lambda o=o, s=s: whole[o[0] : o[0] + s[0], o[1] : o[1] + s[1]].clone()) for o, s in boxes]
-    write_folder(tmp_path / "a", {"t": ((6, 10), torch.float32)}, parts, {}, {"iteration": 5})
+    write_dist(tmp_path / "a", {"t": ((6, 10), torch.float32)}, parts, {}, {"iteration": 5})
     reader = TorchDistReader(tmp_path / "a")
     assert torch.equal(reader.read("t", (1, 3), (4, 6)), whole[1:5, 3:9])
     assert torch.equal(reader.read("t", (3, 6), (2, 2)), whole[3:5, 6:8])
     assert reader.common() == {"iteration": 5}
-    write_folder(tmp_path / "b", {"t": ((6, 10), torch.float32)}, parts[:2], {}, {})
+    write_dist(tmp_path / "b", {"t": ((6, 10), torch.float32)}, parts[:2], {}, {})
     with pytest.raises(UserError, match="isn't stored completely"):
         TorchDistReader(tmp_path / "b").read("t", (0, 0), (6, 10))
 
 
-def test_common_state_of_both_generations(tmp_path):
+def test_common_state_of_both_generations(tmp_path, write_dist):
     """megatron-core 0.16 writes common.pt, 0.19 an entry with a list of one."""
     import io
 
     buffer = io.BytesIO()
     torch.save([{"args": Namespace(num_layers=3), "iteration": 9}], buffer)
     one = Part("t", (0,), (2,), lambda: torch.zeros(2))
-    write_folder(tmp_path / "a", {"t": ((2,), torch.float32)}, [one], {"common_state/shard_0_1": buffer.getvalue()}, {})
+    write_dist(tmp_path / "a", {"t": ((2,), torch.float32)}, [one], {"common_state/shard_0_1": buffer.getvalue()}, {})
     (tmp_path / "a" / "common.pt").unlink()
     assert TorchDistReader(tmp_path / "a").common() == {"args": Namespace(num_layers=3), "iteration": 9}
     torch.save({"args": Namespace(num_layers=4)}, tmp_path / "a" / "common.pt")
     assert TorchDistReader(tmp_path / "a").common()["args"].num_layers == 4
 
 
-def test_common_state_with_megatrons_own_classes(tmp_path, monkeypatch):
+def test_common_state_with_megatrons_own_classes(tmp_path, monkeypatch, write_dist):
     """What megatron's trainer saves holds an enum among the arguments; it is read without building or importing it."""
     kind = Enum("ModelType", {"decoder": 1})
     kind.__module__, kind.__qualname__ = "megatron.made_up.enums", "ModelType"
@@ -162,7 +162,7 @@ def test_common_state_with_megatrons_own_classes(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         for name in ("megatron.made_up", kind.__module__):
             patch.setitem(sys.modules, name, module)
-        write_folder(tmp_path / "a", {}, [], {}, {"args": Namespace(num_layers=3, model_type=kind.decoder)})
+        write_dist(tmp_path / "a", {}, [], {}, {"args": Namespace(num_layers=3, model_type=kind.decoder)})
     arguments = TorchDistReader(tmp_path / "a").common()["args"]
     assert arguments.num_layers == 3
     assert not isinstance(arguments.model_type, Enum)
