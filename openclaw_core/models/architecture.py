@@ -30,6 +30,7 @@ __all__ = [
     "VOCAB_DIVISOR",
     "Architecture",
     "LatentAttention",
+    "UnknownModelType",
     "architecture_from_config",
     "architecture_from_hf",
     "architecture_from_torch_dist",
@@ -153,10 +154,18 @@ def padded_vocab(vocab: int, divisor: int = VOCAB_DIVISOR, tp: int = 1) -> int:
     return -(-vocab // multiple) * multiple
 
 
+class UnknownModelType(UserError):
+    """A model type that no family has; reason is why not, where that is known, and known lists those that are converted."""
+
+    def __init__(self, what: str, reason: str, known: str) -> None:
+        super().__init__(what, f"{reason} {known}".lstrip())
+        self.reason = reason
+
+
 def architecture_from_hf(folder: str | Path) -> Architecture:
     """The architecture that a Hugging Face folder's config.json states.
 
-    Raises UserError when there is no readable config.json or its model type is unknown, and Findings naming every
+    Raises UserError when there is no readable config.json, UnknownModelType for one of no family, and Findings naming every
     missing, contradictory or unsupported field.
     """
     return architecture_from_config(read_config(folder), str(folder))
@@ -170,7 +179,7 @@ def architecture_from_config(config: dict[str, Any], where: str) -> Architecture
     if family is None:
         reason = REFUSED.get(str(model_type)) or REFUSED.get(str(config.get("model_type")), "")
         supported = ", ".join(sorted(name for name in FAMILIES if not name.endswith("_text")))
-        raise UserError(f"{where}: model type {model_type!r} isn't supported.", f"{reason} Supported: {supported}.".lstrip())
+        raise UnknownModelType(f"{where}: model type {model_type!r} isn't supported.", reason, f"Supported: {supported}.")
     problems: Problems = []
     heads = integer(text, "num_attention_heads", problems)
     hidden = integer(text, "hidden_size", problems, MOST_WIDTH)

@@ -9,6 +9,7 @@ from openclaw_core.errors import Findings
 from openclaw_core.models.architecture import DENSE, Architecture
 
 Finding = tuple[str, str]
+TRAIN_ONE = f"Train one of {', '.join(DENSE)}."
 
 ROPE_PARAMETERS: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
@@ -22,7 +23,7 @@ def buildable(arch: Architecture) -> list[Finding]:
     found: list[Finding] = []
     if not trained(arch.model_type):
         what = f"It is {arch.model_type}, and the trainer builds dense text models only."
-        found.append((what, f"Train one of {', '.join(DENSE)}."))
+        found.append((what, TRAIN_ONE))
     return found + rope_findings(arch.rope_scaling)
 
 

@@ -119,11 +119,11 @@ def make_plan(resolved: Resolved, architectures: Mapping[str, Architecture | Non
     violation, of rules between keys, of the pair of models and of the partition alike, and the nearest legal partition.
     """
     config = resolved.config
-    archs = dict(architectures) if architectures is not None else architectures_of(config)
+    archs, unread = (dict(architectures), []) if architectures is not None else architectures_of(config)
     idle = idle_roles(config)
     shapes = {role: shape_of(getattr(config.partition, role)) for role in ROLES if role not in idle}
     of_role = {role: archs.get(model_name(role, config)) for role in ROLES}
-    missing, misfits = missing_sources(config), architecture_findings(config, archs)
+    missing, misfits = missing_sources(config), unread + architecture_findings(config, archs)
     # Of models that are missing or unfit by themselves, a comparison would only say the same again.
     problems, doubts = ([], []) if missing or misfits else pair_findings(config)
     found = check(config) + misfits + problems

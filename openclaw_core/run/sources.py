@@ -8,10 +8,15 @@ from pathlib import Path
 
 from openclaw_core.checkpoint.sniff import carried_config, sniff
 from openclaw_core.config.schema import Config, ModelSource
-from openclaw_core.errors import UserError
-from openclaw_core.models.architecture import Architecture, architecture_from_hf, architecture_from_torch_dist
+from openclaw_core.errors import Findings, UserError
+from openclaw_core.models.architecture import (
+    Architecture,
+    UnknownModelType,
+    architecture_from_hf,
+    architecture_from_torch_dist,
+)
 from openclaw_core.models.bridge_checks import bridge_findings
-from openclaw_core.models.buildable import buildable
+from openclaw_core.models.buildable import TRAIN_ONE, buildable
 from openclaw_core.models.hf_config import read_config
 
 Finding = tuple[str, str]
@@ -26,13 +31,33 @@ def model_name(role: str, config: Config) -> str:
     return "student"
 
 
-def architectures_of(config: Config) -> dict[str, Architecture | None]:
-    """The architecture of each model: from its folder where that is there, else from the facts of the configuration."""
-    archs = {"student": architecture_of(config.student)}
-    archs["teacher"] = architecture_of(config.teacher) if config.teacher is not None else archs["student"]
-    if config.judge.kind == "engine":
-        archs["judge"] = architecture_of(ModelSource(hf=config.judge.model)) if config.judge.model else archs["student"]
-    return archs
+def architectures_of(config: Config) -> tuple[dict[str, Architecture | None], list[Finding]]:
+    """The architecture of each model (from its folder where that is there, else from the facts of the configuration), and a
+    finding with the model's key for each that can't be read.
+
+    Of a judge that an engine alone has to know, it is None.
+    """
+    found: list[Finding] = []
+    archs = {"student": _read("student", config.student, found)}
+    archs["teacher"] = _read("teacher", config.teacher, found) if config.teacher is not None else archs["student"]
+    judge = config.judge
+    if judge.kind == "engine":
+        archs["judge"] = _read("judge", ModelSource(hf=judge.model), found) if judge.model else archs["student"]
+    return archs, found
+
+
+def _read(name: str, source: ModelSource, found: list[Finding]) -> Architecture | None:
+    key = "judge.model" if name == "judge" else f"{name}.hf" if source.hf is not None else f"{name}.load"
+    try:
+        return architecture_of(source)
+    except UnknownModelType as error:
+        if name != "judge":
+            found.append((f"{key}: {error.what}", f"{error.reason} {TRAIN_ONE}".lstrip()))
+    except Findings as error:
+        found += [(f"{key}: {error.what.rstrip(':.')}: {what}", remedy) for what, remedy in error.findings]
+    except UserError as error:
+        found.append((f"{key}: {error.what}", error.remedy))
+    return None
 
 
 def architecture_of(source: ModelSource) -> Architecture | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 
 import pytest
 
 from openclaw_core.checkpoint.convert import convert, plan_conversion
+from openclaw_core.config.load import load_profile
 from openclaw_core.config.schema import Config
 from openclaw_core.models.architecture import architecture_from_hf
+from openclaw_core.run.plan import IllegalPlan, make_plan
 from openclaw_core.run.sources import architecture_findings, architectures_of, teacher_architecture
 
 tools = runpy.run_path(str(Path(__file__).parents[1] / "checkpoint" / "conftest.py"))
@@ -50,8 +53,9 @@ def test_the_teachers_architecture_is_its_own(folders, source):
     config = Config.model_validate({"student": {"hf": str(folders["student"])}, "teacher": teacher})
     found = teacher_architecture(config)
     assert found == architecture_from_hf(folders["teacher"])
-    assert architectures_of(config)["teacher"] == found
-    student = architectures_of(config)["student"]
+    archs, unread = architectures_of(config)
+    assert (archs["teacher"], unread) == (found, [])
+    student = archs["student"]
     same = {name for name in found.__dataclass_fields__ if getattr(found, name) == getattr(student, name)}
     assert same == INDIFFERENT, "what both models happen to have"
 
@@ -66,7 +70,7 @@ def test_a_checkpoint_of_another_model_than_the_folder_beside_it_is_told_by_the_
     def told(hf):
         source = {name: {"hf": str(folders[hf]), "load": str(folders["teacher-dist"])}}
         config = Config.model_validate({"student": {"hf": str(folders["student"])}, **source, "rollout": {"context_length": 256}})
-        return [what for what, _ in architecture_findings(config, architectures_of(config))]
+        return [what for what, _ in architecture_findings(config, architectures_of(config)[0])]
 
     assert told("teacher") == []
     (said,) = told("student")
@@ -74,3 +78,26 @@ def test_a_checkpoint_of_another_model_than_the_folder_beside_it_is_told_by_the_
     assert "layers 5, not 3; hidden 64, not 32;" in said
     assert "rope_theta 500000.0, not 1000000.0" in said
     assert "dtype" not in said
+
+
+def test_models_that_the_trainer_does_not_know_are_findings_with_their_keys(tmp_path):
+    for name, stated in (("gpt2", {"model_type": "gpt2"}), ("bare", {"model_type": "qwen3"})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(stated))
+    overrides = [f"student.hf={tmp_path / 'bare'}", f"teacher.hf={tmp_path / 'gpt2'}"]
+    with pytest.raises(IllegalPlan) as caught:
+        make_plan(load_profile("tiny-cpu", overrides, {}))
+    assert caught.value.exit_code == 2
+    found = caught.value.findings
+    assert (
+        f"teacher.hf: {tmp_path / 'gpt2'}: model type 'gpt2' isn't supported.", "Train one of qwen3, qwen2, llama."
+    ) in found  # fmt: skip
+    assert any(what.startswith(f"student.hf: {tmp_path / 'bare'}") and "num_hidden_layers" in what for what, _ in found), found
+
+
+def test_a_judge_may_be_of_a_type_that_an_engine_alone_knows(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_5"}))
+    overrides = ["judge.kind=engine", f"judge.model={tmp_path}", "rollout.engine=sglang"]
+    config = load_profile("qwen3-4b-topk", overrides, {}).config
+    archs, found = architectures_of(config)
+    assert (archs["judge"], found) == (None, [])
