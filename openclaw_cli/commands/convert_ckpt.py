@@ -195,6 +195,7 @@ def _list() -> None:
 def _verify_only(
     origin: str | None, made: str, step: int | None, hf_config: str | None, tp: int, allow: tuple[str, ...], *, logits: bool
 ) -> None:
+    from openclaw_core.checkpoint.atomic import replaced
     from openclaw_core.checkpoint.recheck import recheck
     from openclaw_core.checkpoint.verify import nonfinite_notes
     from openclaw_core.config.sources import packaged
@@ -207,6 +208,9 @@ def _verify_only(
         )
     for note in nonfinite_notes(found.checks):
         out.warn(note)
+    old = replaced(found.target.root)
+    if old is not None:
+        out.warn(f"{old} is what {made} replaced, left by a conversion that was killed.", "Remove it; the next one does too.")
     report = None
     if logits:
         if found.source is None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from openclaw_core.checkpoint.manifest import conversion_in, sync
-from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, TEMPLATES_FOLDER
+from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, REPLACES, TEMPLATES_FOLDER
 from openclaw_core.errors import UsageError, UserError
 
 _SUBFOLDERS = re.compile(rf"release|hf|iter_\d+|{TEMPLATES_FOLDER}")
@@ -24,17 +24,19 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yields a temporary sibling of target; when the block ends well it takes target's place in one rename.
 
-    An existing target is refused unless overwrite; then it is kept until the new one is complete. What an interrupted
+    An existing target is refused unless overwrite; then it is kept until the new one is complete, and removed by the next run
+    where this one is killed before it could. What an interrupted
     run left behind is removed first, unless resumable(partial) says that it can be gone on from; one that is still being
     written is refused. Raises UsageError where target exists, and UserError for the rest and when the disk has less than
     needed_bytes free. A block that ends by KeyboardInterrupt or for want of room leaves the sibling for the next run.
     """
-    partial, old = target.with_name(f".{target.name}{PARTIAL}"), target.with_name(f".{target.name}{OLD}")
+    partial, old = target.with_name(f".{target.name}{PARTIAL}"), _old(target)
     _make_parent(target)
     with _lock(target):
         _check_leftovers(partial, old)
         if old.is_dir() and not target.exists():
             old.rename(target)
+        _drop_replaced(target)
         check_target(target, overwrite=overwrite)
         keep = partial.exists() and resumable(partial)
         for leftover in (old,) if keep else (partial, old):
@@ -44,6 +46,8 @@ def new_folder(
         partial.mkdir(exist_ok=True)
         try:
             yield partial
+            if target.exists():
+                (partial / REPLACES).touch()
             _sync_tree(partial)
             if target.exists():
                 target.rename(old)
@@ -58,8 +62,25 @@ def new_folder(
                 again = "; the same command goes on where it was" if kept else ""
                 raise UserError(what, f"Make room and convert again{again}.") from error
             raise
-        if old.exists():
-            shutil.rmtree(old)
+        _drop_replaced(target)
+
+
+def replaced(target: Path) -> Path | None:
+    """The folder that target took the place of, where the run that made target was killed before it could remove it."""
+    old = _old(target)
+    return old if (target / REPLACES).is_file() and old.is_dir() and not old.is_symlink() else None
+
+
+def _drop_replaced(target: Path) -> None:
+    old, marker = replaced(target), target / REPLACES
+    if old is not None:
+        shutil.rmtree(old)
+    if marker.is_file():
+        marker.unlink()
+
+
+def _old(target: Path) -> Path:
+    return target.with_name(f".{target.name}{OLD}")
 
 
 def check_target(target: Path, *, overwrite: bool) -> None:

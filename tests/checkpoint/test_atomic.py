@@ -153,6 +153,35 @@ def test_a_killed_conversion_leaves_no_target_and_the_next_one_starts_anew(make_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "td"]
 
 
+def test_what_was_replaced_is_told_and_removed_though_the_run_was_killed_before_it_could(make_hf, tmp_path):
+    source, target = make_hf(), tmp_path / "td"
+    run(source, target)
+    program = (
+        "import os, shutil, signal\nfrom openclaw_core.checkpoint.convert import convert, plan_conversion\n"
+        "shutil.rmtree = lambda folder: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"convert(plan_conversion({str(source)!r}, {str(target)!r}, tp=4), overwrite=True)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+    assert read_manifest(target).vocabulary["padded"] == 512
+    done = CliRunner().invoke(app, ["convert-ckpt", str(target), "--verify-only"])
+    assert (done.exit_code, done.stderr.startswith(f"warning: {tmp_path}/.td.old is what {target} replaced")) == (0, True)
+    with pytest.raises(UsageError, match="td exists"):
+        run(source, target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "td"]
+    assert not list(target.glob(".*"))
+
+
+def test_a_conversion_of_that_name_which_no_run_left_is_neither_told_nor_removed(make_hf, tmp_path):
+    source = make_hf()
+    run(source, tmp_path / "td")
+    shutil.copytree(tmp_path / "td", tmp_path / ".td.old")
+    done = CliRunner().invoke(app, ["convert-ckpt", str(tmp_path / "td"), "--verify-only"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    with pytest.raises(UsageError, match="td exists"):
+        run(source, tmp_path / "td")
+    assert (tmp_path / ".td.old" / "openclaw.json").is_file()
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk of 40 MB; None where none can be mounted."""
