@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from openclaw_cli.output import table
@@ -67,6 +68,13 @@ def notes(plan: Plan) -> list[str]:
         found += [f"It is converted for other trainers. {reason}" for reason in not_trained(plan)]
     twice = tied_twice(read_config(plan.config_folder))
     return [*found, f"{plan.config_folder}/config.json: {twice}"] if twice else found
+
+
+def idle_patterns(allow: Iterable[str], left_out: Iterable[str]) -> list[str]:
+    """A warning for every pattern of --allow that leaves nothing out: it is probably misspelt."""
+    names = tuple(left_out)
+    idle = [pattern for pattern in allow if not any(fnmatchcase(name, pattern) for name in names)]
+    return [f"--allow {one!r} leaves nothing out: no unmapped tensor matches it. Correct it, or leave it out." for one in idle]
 
 
 def plan_table(plan: Plan) -> Any:

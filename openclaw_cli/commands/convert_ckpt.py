@@ -130,6 +130,8 @@ def convert_ckpt(
 
         check_comparable(plan.config_folder, plan.architecture, plan.tp, plan.mapping.stored)
         check_memory(plan.architecture)
+    for note in text.idle_patterns(allow or (), plan.left_out):
+        out.warn(note)
     if dry_run:
         replaced = conversion_in(plan.target) if overwrite else None
         shown = [text.plan_table(plan), *text.replaced_text(plan.target, replaced), "Nothing was written (--dry-run).\n"]
@@ -206,7 +208,7 @@ def _verify_only(
         found = recheck(
             made, packaged(origin) if origin else None, step=step, hf_config=hf_config, allow=allow, progress=bars.show
         )
-    for note in nonfinite_notes(found.checks):
+    for note in [*text.idle_patterns(allow, found.left_out), *nonfinite_notes(found.checks)]:
         out.warn(note)
     old = replaced(found.target.root)
     if old is not None:

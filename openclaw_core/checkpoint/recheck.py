@@ -27,7 +27,7 @@ class Recheck:
     """What was found. source is None where there was none to compare with; companions maps a file beside the tensors to
     whether it still has its hash; hashed says whether a manifest's hashes were compared; kept names tensors that have their
     hash there, so that where they differ from the source it is that which changed; step is the run's step that the manifest
-    chose, None where nothing was to be chosen."""
+    chose, None where nothing was to be chosen; left_out names what of both sides isn't mapped."""
 
     target: Found
     source: Found | None
@@ -36,6 +36,7 @@ class Recheck:
     hashed: bool
     kept: frozenset[str] = frozenset()
     step: int | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def problems(self) -> list[tuple[str, str]]:
@@ -83,7 +84,8 @@ def recheck(
     arch = architecture_from_hf(folder)
     if origin is not None:
         _require_same_model(found, arch, manifest, origin)
-    checks = (*_compare(found, origin, arch, manifest, allow, progress), *_carried(found, origin, arch, manifest))
+    compared, left_out = _compare(found, origin, arch, manifest, allow, progress)
+    checks = (*compared, *_carried(found, origin, arch, manifest))
     place = carried_config(found) or found.root / HF_FOLDER
     listed = ((place, manifest.companions), (found.folder, manifest.files)) if manifest else ()
     companions = {
@@ -93,7 +95,7 @@ def recheck(
     }
     sums = {**manifest.sums, **manifest.carried_sums} if manifest else {}
     still = frozenset(check.name for check in checks if sums.get(check.name) == check.sha256)
-    return Recheck(found, origin, checks, companions, bool(manifest and manifest.sums), still, chosen)
+    return Recheck(found, origin, checks, companions, bool(manifest and manifest.sums), still, chosen, tuple(left_out))
 
 
 def _source(found: Found, manifest: Manifest | None, named: str | Path | None, step: int | None) -> Found | None:
@@ -133,16 +135,20 @@ def _compare(
     manifest: Manifest | None,
     allow: tuple[str, ...],
     progress: Progress | None,
-) -> tuple[TensorCheck, ...]:
+) -> tuple[tuple[TensorCheck, ...], dict[str, str]]:
+    """Of every mapped tensor; and what of both sides is left out, with the reason."""
     allow = (*allow, *manifest.left_out) if manifest else allow
     kinds = {one.kind: one.folder for one in (found, origin) if one is not None}
     hf = open_hf(kinds["hf"]) if "hf" in kinds else None
     stored = TorchDistReader(kinds["torch_dist"]) if "torch_dist" in kinds else None
     examined: Examined | None = None
+    left_out: dict[str, str] = {}
     if hf is not None:
         examined = examine_hf(hf, arch, allow=(*allow, *carried_names(hf.entries, arch)))
+        left_out |= examined.left_out
     if stored is not None:
         examined = examine_torch_dist(stored, arch, allow=allow)
+        left_out |= examined.left_out
     assert examined is not None
     units, done = examined.mapping.units, 0
     total = sum(math.prod(unit.sizes) for unit in units) * 2
@@ -163,7 +169,7 @@ def _compare(
         made = [
             TensorCheck(name, sources[name], shapes[name], _dtype(manifest, name), digest, True) for name, digest in sums.items()
         ]
-    return _against(made, manifest.tensors if manifest else {}, origin is not None)
+    return _against(made, manifest.tensors if manifest else {}, origin is not None), left_out
 
 
 def _carried(found: Found, origin: Found | None, arch: Architecture, manifest: Manifest | None) -> tuple[TensorCheck, ...]:

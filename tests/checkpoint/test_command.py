@@ -69,6 +69,15 @@ def test_the_closing_line_is_what_train_takes(make_hf, tmp_path, monkeypatch):
     assert refused == "Train from it at another tensor-parallel size: 3 doesn't divide its 4 heads, 2 key-value heads."
 
 
+def test_a_pattern_that_leaves_nothing_out_is_told(make_hf, tmp_path):
+    source = make_hf(change=lambda t: t.update({"mtp.x": t["model.norm.weight"].clone()}))
+    allowed, said = ("--allow", "mtp.*", "--allow", "model.norm.*"), "warning: --allow 'model.norm.*' leaves nothing out: "
+    for arguments in ((source, tmp_path / "td", "--dry-run"), (source, tmp_path / "td"), (tmp_path / "td", "--verify-only")):
+        done = openclaw(*arguments, *allowed)
+        assert (done.exit_code, done.stderr.count("warning")) == (0, 1)
+        assert said in done.stderr
+
+
 def test_the_vocabulary_of_an_export_isnt_padded(make_hf, tmp_path):
     openclaw(make_hf(), tmp_path / "td")
     refused = openclaw(tmp_path / "td", tmp_path / "back", "--tp", "2")
