@@ -63,7 +63,8 @@ def panel(progress: Progress) -> RenderableType:
     )
     bar = ProgressBar(total=progress.steps, completed=progress.step)
     body = Group(head, bar, Text(""), _funnel(progress), Text(""), _losses(progress), _reading(progress))
-    return Panel(body, title=f"openclaw train · {progress.run_folder}", border_style="blue", padding=(1, 2))
+    title, address = f"openclaw train · {progress.run_folder}", progress.proxy or None
+    return Panel(body, title=title, subtitle=address, border_style="blue", padding=(1, 2))
 
 
 class LiveWatcher:

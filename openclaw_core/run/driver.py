@@ -70,6 +70,7 @@ def _run(job: Job, progress: Progress, watcher: Watcher, stop: StopRequest) -> N
         with progress.timed("start"):
             fleet.start(job.sources)
             frozen = Frozen(job.run, fleet)
+        _tell_address(fleet.proxy_url, progress, watcher)
         stop.patient()
         loop = Loop(job, fleet, progress, watcher, stop)
         try:
@@ -86,6 +87,11 @@ def _run(job: Job, progress: Progress, watcher: Watcher, stop: StopRequest) -> N
         progress.stage = "stopping"
         watcher.update(progress)
         fleet.stop()
+
+
+def _tell_address(url: str, progress: Progress, watcher: Watcher) -> None:
+    progress.proxy = url
+    watcher.note(f"The proxy answers: point OpenAI clients at {url}")
 
 
 class Loop:

@@ -127,6 +127,7 @@ def _roll_back(run: RunFolder, step: int, watcher: Watcher) -> None:
 def _facts(resolved: Resolved, plan: Plan) -> dict[str, object]:
     config = resolved.config
     facts: dict[str, object] = {"profile": resolved.profile, "objective": plan.objective, "student": config.student.hf}
+    facts["proxy"] = None  # that of an earlier leg
     if config.users is not None:
         facts |= {"preference": config.users.preference, "target_rate": config.users.target_rate}
     return facts

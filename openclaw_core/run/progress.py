@@ -16,7 +16,7 @@ from ..errors import UserError
 class Progress:
     """The state of the loop at this moment. Seconds are wall-clock; rates are shares of held-out tasks.
 
-    after_step is the step that this leg of the run began after.
+    after_step is the step that this leg of the run began after; proxy is the address for OpenAI clients, once it answers.
     """
 
     run_folder: str
@@ -32,6 +32,7 @@ class Progress:
     sessions: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     last_save: int | None = None
+    proxy: str = ""
     started: float = field(default_factory=time.time)
 
     @contextmanager

@@ -45,10 +45,10 @@ class ProcessStatus:
 class Status:
     """store is None before the run has one. next_step_s estimates the seconds until a batch is full (0: it is).
 
-    driven says whether a process drives the run (None: none ever did). processes are those of the last leg, past_processes those
-    of the legs before it. metrics is the newest line of metrics.jsonl; constants
-    names those that can't move in this run, with the reason. absent and
-    problems tell which optional inputs are not there and what could not be read.
+    driven says whether a process drives the run (None: none ever did). proxy is the address for OpenAI clients while the run
+    lives. processes are those of the last leg, past_processes those of the legs before it. metrics is the newest line of
+    metrics.jsonl; constants names those that can't move in this run, with the reason. absent and problems tell which optional
+    inputs are not there and what could not be read.
     """
 
     run: str
@@ -76,6 +76,7 @@ class Status:
     problems: tuple[str, ...] = ()
     objective: str = ""
     driven: bool | None = None
+    proxy: str = ""
 
     @property
     def abandoned(self) -> bool:
@@ -105,6 +106,7 @@ def read_status(run: RunFolder, *, stall_after_s: float = 300.0, now: float | No
     readings = readings_of(lines)
     legs = legs_of(manifest)
     began = legs[-1].began if legs else 0.0
+    driven = run.driven()
     processes = [ProcessStatus(one.role, one.pid, one.alive(), one.since) for one in manifest.processes]
     return Status(
         run=run.name,
@@ -131,7 +133,8 @@ def read_status(run: RunFolder, *, stall_after_s: float = 300.0, now: float | No
         absent=tuple(absent),
         problems=tuple(problems),
         objective=str(manifest.facts.get("objective", "")),
-        driven=run.driven(),
+        driven=driven,
+        proxy=str(manifest.facts.get("proxy") or "") if manifest.state in GOING and driven is not False else "",
     )
 
 

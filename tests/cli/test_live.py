@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from openclaw_cli.live import LineWatcher
+from openclaw_cli.live import LineWatcher, panel
 from openclaw_cli.output import Output
 from openclaw_core.run.progress import Progress
 
@@ -17,3 +17,9 @@ def test_a_step_line_says_over_how_many_samples_the_opd_term_is_a_mean() -> None
     watcher.update(progress)
     watcher.update(progress)
     assert stream.getvalue() == "step 2/4  loss/total +0.5000   loss/opd +0.4520 (13/16)\n"
+
+
+def test_the_panel_holds_the_proxys_address():
+    stream = io.StringIO()
+    Console(file=stream, width=100).print(panel(Progress("runs/demo", 4, proxy="http://127.0.0.1:4711/v1")))
+    assert "http://127.0.0.1:4711/v1" in stream.getvalue()

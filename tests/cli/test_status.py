@@ -74,6 +74,12 @@ def test_trouble_has_exit_code_1(run):
     assert call(run.path, "--quiet").stdout == "failed 3 40\n"
 
 
+def test_the_proxys_address(run):
+    run.update(facts={"proxy": "http://127.0.0.1:4711/v1"})
+    assert "proxy http://127.0.0.1:4711/v1" in " ".join(call(run.path).stdout.split())
+    assert json.loads(call(run.path, "--json").stdout)["proxy"] == "http://127.0.0.1:4711/v1"
+
+
 def test_wrong_runs_are_one_sentence(tmp_path):
     done = call(tmp_path / "none")
     assert done.exit_code == 2

@@ -41,6 +41,50 @@ def launch(tmp_path, monkeypatch):
     return launched
 
 
+class Notes(SilentWatcher):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+@pytest.fixture
+def run_of(tmp_path, monkeypatch):
+    """_run with loop(stop) in place of the processes and the loop; returns what was said."""
+
+    class Fleet:
+        proxy_url = "http://127.0.0.1:4711/v1"
+
+        def __init__(self, *_):
+            pass
+
+        def start(self, sources):
+            pass
+
+        stop = blame = lambda self: None
+
+    def run(body):
+        notes = Notes()
+        monkeypatch.setattr(driver, "Fleet", Fleet)
+        monkeypatch.setattr(driver, "Frozen", lambda *_: SimpleNamespace(prove=lambda: None))
+        loop = lambda *given: SimpleNamespace(run=lambda: body(given[-1], notes), close=lambda: None)  # noqa: E731
+        monkeypatch.setattr(driver, "Loop", loop)
+        job = SimpleNamespace(run=None, plan=None, sources=None, resolved=SimpleNamespace(config=None))
+        with driver.StopRequest(at_once=True) as stop:
+            driver._run(job, Progress("run", 1), notes, stop)
+        return notes.lines
+
+    return run
+
+
+def test_the_proxys_address_is_told_once_it_answers(run_of):
+    said = run_of(lambda stop, notes: notes.note("first step"))
+    assert said == ["The proxy answers: point OpenAI clients at http://127.0.0.1:4711/v1", "first step"]
+
+
 def test_the_report_counts_what_came_while_the_run_drained(launch):
     def loop(run, progress):
         store = Store(run.store)

@@ -150,6 +150,15 @@ def test_a_stopped_run_promises_no_step(run, store):
     assert read_status(run).next_step_why == "none: the run is stopped; 0 samples wait for a resume"
 
 
+def test_the_proxys_address_is_told_while_the_run_lives(run):
+    run.update(facts={"proxy": "http://127.0.0.1:4711/v1"})
+    with run.held():
+        assert read_status(run).proxy == "http://127.0.0.1:4711/v1"
+    assert read_status(run).proxy == ""
+    run.update(state="stopped")
+    assert read_status(run).proxy == ""
+
+
 def test_metrics_constants_and_readings(run):
     sink = JsonlSink(run.metrics)
     sink.write(0, {"eval/preference_rate": 0.0})
