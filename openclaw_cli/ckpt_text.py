@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from openclaw_core.checkpoint.recheck import Recheck
     from openclaw_core.checkpoint.support import Support
     from openclaw_core.checkpoint.verify import TensorCheck
+
+_COLUMNS = (
+    "loaded at: parallel sizes at which megatron-core loaded a conversion and computed transformers' logits.",
+    "saved at: those at which megatron-core saved a checkpoint that converted back bit by bit.",
+    "logits at: the --tp at which --verify logits was tried. Any other that divides the model's sizes can be asked for.",
+    "trained here: whether `openclaw train` builds it; the others are converted for other trainers.",
+    "These are no limits: a conversion loads at any parallel size that divides the model's. Every type came back bit by bit in "
+    "the tests, and each conversion is compared again when it is made (--verify).",
+)
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:
@@ -196,46 +206,26 @@ def recheck_text(found: Recheck) -> str:
 
 
 def families_table(families: Iterable[Support]) -> Any:
-    """A ticked line per model type."""
+    """A line per model type: the layouts that the tests tried."""
     rows = [
-        (
-            one.model_type,
-            one.models,
-            one.rules,
-            "✓",
-            ticks(one.loaded),
-            ticks(one.saved),
-            f"✓ {one.logits}",
-            "✓" if one.trained else "-",
-        )
+        (one.model_type, one.models, ", ".join(one.loaded), ", ".join(one.saved), one.logits, yes(one.trained))
         for one in families
     ]
-    columns = [
-        "model type",
-        "models",
-        ">rules",
-        "bitwise",
-        "logits with megatron",
-        "saved by megatron",
-        "--verify=logits",
-        "trained",
-    ]
-    return table(columns, rows, title="Families")
+    columns = ["model type", "models", "loaded at", "saved at", "logits at", "trained here"]
+    return table(columns, rows, title="Families that are converted, and what the tests tried")
 
 
-def refused_text(refused: dict[str, str]) -> str:
-    """Refused model types, those with one reason on one line."""
+def families_text(refused: dict[str, str]) -> str:
+    """What the table's columns mean; refused model types, those with one reason together."""
     reasons: dict[str, list[str]] = {}
     for model_type, reason in refused.items():
         reasons.setdefault(reason, []).append(model_type)
-    lines = [f"  {', '.join(types)}: {reason}" for reason, types in reasons.items()]
-    head = "bitwise: every tensor there and back in the tests; whatever is converted is verified again. Refused by name:"
-    return "\n".join([head, *lines]) + "\n"
+    parts = [_wrapped(line) for line in _COLUMNS] + ["", "Refused by name:"]
+    return "\n".join([*parts, *(_wrapped(f"{', '.join(types)}: {reason}") for reason, types in reasons.items())]) + "\n"
 
 
-def ticks(layouts: tuple[str, ...]) -> str:
-    """Layouts with their tick."""
-    return f"✓ {', '.join(layouts)}" if layouts else "-"
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
 
 
 def short(dtype: object) -> str:

@@ -189,7 +189,7 @@ def _list() -> None:
     families, others = supported(), refused()
     active().data(
         {"families": families, "refused": others},
-        human=[text.families_table(families), text.refused_text(others)],
+        human=[text.families_table(families), text.families_text(others)],
         quiet=[one.model_type for one in families],
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -36,6 +37,13 @@ def test_list():
     assert shown.exit_code == 0
     for one in supported():
         assert one.model_type in shown.stdout
+    assert "rules" not in shown.stdout
+    for column in re.split(r"\s{2,}", shown.stdout.splitlines()[2].strip())[2:]:
+        assert f"  {column}: " in shown.stdout, "what a column means is told below"
+    told = shown.stdout[shown.stdout.index("  loaded at: ") :]
+    assert "no limits" in told
+    assert max(map(len, told.splitlines())) <= 100
+    assert all(reason in " ".join(told.split()) for reason in REFUSED.values())
     data = json.loads(CliRunner().invoke(app, ["--json", "convert-ckpt", "--list"]).stdout)
     assert data["refused"] == REFUSED
     assert {one["model_type"] for one in data["families"]} == set(VERIFIED)
