@@ -39,7 +39,8 @@ def _funnel(progress: Progress) -> Table:
 def _losses(progress: Progress) -> Text:
     shown = [(name, value) for name, value in progress.metrics.items() if value is not None][:5]
     of = {"loss/opd": f" ({progress.opd_samples[0]}/{progress.opd_samples[1]})"} if progress.opd_samples else {}
-    return Text("   ".join(f"{name} {value:+.4f}{of.get(name, '')}" for name, value in shown) or "no step yet", style="cyan")
+    waiting = f"going on after step {progress.step}" if progress.step else "no step yet"
+    return Text("   ".join(f"{name} {value:+.4f}{of.get(name, '')}" for name, value in shown) or waiting, style="cyan")
 
 
 def _reading(progress: Progress) -> Text:

@@ -71,7 +71,7 @@ def _funnel(view: StoreView, console: Console) -> None:
 
 
 def _facts(status: Status) -> list[tuple[str, str]]:
-    facts = [("objective", status.objective), ("proxy", status.proxy)]
+    facts = [("objective", status.objective), ("proxy", status.proxy), ("go on with", status.go_on)]
     saved = "none yet" if status.saved_step is None else f"step {status.saved_step}"
     if status.saved_at is not None:
         saved += f", {duration(max(0.0, time.time() - status.saved_at))} ago"

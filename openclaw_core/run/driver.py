@@ -19,7 +19,7 @@ from openclaw_core.run.legs import keep_leg
 from openclaw_core.run.placement import ProcessEnded
 from openclaw_core.run.plan import Plan
 from openclaw_core.run.progress import Progress, Watcher
-from openclaw_core.run.report import Report, build_report, write_report
+from openclaw_core.run.report import Report, build_report, going_on, write_report
 from openclaw_core.run.results import OldPass
 from openclaw_core.run.runfolder import RunFolder
 from openclaw_core.run.saved import saved_step
@@ -36,7 +36,7 @@ def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: P
     """Runs to the last step, to a stop signal or to an error, and reports. What was done is on disk in every case."""
     steps = resolved.config.train.steps
     run = open_folder(resolved, run_folder, resume)
-    with run.held(), StopRequest(at_once=True) as stop:
+    with run.held(), StopRequest(watcher.note, at_once=True) as stop:
         saved = None
         if resume is not None:
             end_survivors(run, watcher)
@@ -49,6 +49,7 @@ def launch(resolved: Resolved, plan: Plan, *, run_folder: Path | None, resume: P
             state, reason = ("stopped", stop.reason or "") if stop.requested else ("finished", "")
         except KeyboardInterrupt:
             state, reason = "stopped", stop.reason or "interrupted"
+            _tell_how_to_go_on(run, watcher)
             raise
         except BaseException as error:
             reason = first_line(error)
@@ -232,6 +233,11 @@ class Loop:
         if self.config.users is not None:
             self.progress.sessions = self.fleet.sessions()
         self.watcher.update(self.progress)
+
+
+def _tell_how_to_go_on(run: RunFolder, watcher: Watcher) -> None:
+    if command := going_on(run, "stopped"):
+        watcher.note(f"Go on with {command}")
 
 
 def _keep_traceback(run: RunFolder) -> None:

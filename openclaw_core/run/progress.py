@@ -50,7 +50,7 @@ class Watcher(Protocol):
     """Renders progress; every method returns at once."""
 
     def note(self, text: str) -> None:
-        """One line worth keeping."""
+        """One line worth keeping; may be called from any thread."""
 
     def update(self, progress: Progress) -> None:
         """The state changed."""

@@ -35,7 +35,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """held is the first reading from which the preference stayed at or above target. seconds is time per stage, of all legs."""
+    """held is the first reading from which the preference stayed at or above target. seconds is time per stage, of all legs.
+    go_on is the command that goes on with a run that ended before its last step."""
 
     run: str
     folder: str
@@ -54,6 +55,7 @@ class Report:
     funnel: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
+    go_on: str = ""
     problems: tuple[str, ...] = ()
     report_version: int = REPORT_VERSION
 
@@ -99,7 +101,8 @@ def build_report(run: RunFolder) -> Report:
         legs=legs,
         funnel={} if funnel is None else funnel.counts(),
         dropped={} if funnel is None else funnel.dropped,
-        commands=commands(run),
+        commands=commands(run, manifest.step),
+        go_on=going_on(run, manifest.state),
         problems=tuple(problems),
     )
 
@@ -119,13 +122,17 @@ def held_from(readings: tuple[Reading, ...], target: float) -> Reading | None:
     return first
 
 
-def commands(run: RunFolder) -> tuple[str, ...]:
-    """What looks into the run."""
-    return (
-        f"openclaw status {run.path}",
-        f"openclaw inspect-candidates {run.path}",
-        f"openclaw inspect-candidates {run.path} --step 1 --html candidates.html",
-    )
+def commands(run: RunFolder, step: int) -> tuple[str, ...]:
+    """What looks into a run that stands at step."""
+    status, look = f"openclaw status {run.path}", f"openclaw inspect-candidates {run.path}"
+    return (status, look, f"{look} --step 1 --html candidates.html") if step else (status,)
+
+
+def going_on(run: RunFolder, state: str) -> str:
+    """The command that goes on with a run that has ended as state; empty where it is done, goes on, or can't."""
+    manifest = run.read()
+    left = state in ("stopped", "failed") and manifest.step < manifest.steps
+    return f"openclaw train --resume {run.path}" if left and run.config.is_file() else ""
 
 
 def write_report(run: RunFolder, report: Report) -> None:
@@ -167,6 +174,7 @@ def summary_lines(report: Report) -> list[tuple[str, str]]:
         ("funnel", ", ".join(f"{name} {report.funnel[name]}" for name in FUNNEL if name in report.funnel)),
         ("dropped", ", ".join(f"{reason} {count}" for reason, count in report.dropped.items())),
         ("folder", report.folder),
+        ("go on with", report.go_on),
     ]
     return [(what, value) for what, value in lines if value]
 

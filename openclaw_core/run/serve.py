@@ -46,7 +46,7 @@ def serve(resolved: Resolved, *, run_folder: Path | None, out: Listener) -> tupl
     _record_self(run)
     state, reason = "failed", ""
     try:
-        with run.held(), StopRequest() as stop:
+        with run.held(), StopRequest(out.note) as stop:
             stopped = _serve(resolved, run, stop, out)
         state, reason = "stopped", stop.reason or ""
     except BaseException as error:

@@ -15,7 +15,7 @@ from ..track.metrics import constants
 from ..track.sinks import read_metrics
 from .legs import legs_of
 from .manifest import Manifest
-from .report import Reading, readings_of
+from .report import Reading, going_on, readings_of
 from .runfolder import RunFolder
 from .store_view import StoreView, Waiting, read_store, view_store
 
@@ -46,9 +46,9 @@ class Status:
     """store is None before the run has one. next_step_s estimates the seconds until a batch is full (0: it is).
 
     driven says whether a process drives the run (None: none ever did). proxy is the address for OpenAI clients while the run
-    lives. processes are those of the last leg, past_processes those of the legs before it. metrics is the newest line of
-    metrics.jsonl; constants names those that can't move in this run, with the reason. absent and problems tell which optional
-    inputs are not there and what could not be read.
+    lives, go_on the command that goes on with one that ended early. processes are those of the last leg, past_processes those
+    of the legs before it. metrics is the newest line of metrics.jsonl; constants names those that can't move in this run, with
+    the reason. absent and problems tell which optional inputs are not there and what could not be read.
     """
 
     run: str
@@ -77,6 +77,7 @@ class Status:
     objective: str = ""
     driven: bool | None = None
     proxy: str = ""
+    go_on: str = ""
 
     @property
     def abandoned(self) -> bool:
@@ -134,6 +135,7 @@ def read_status(run: RunFolder, *, stall_after_s: float = 300.0, now: float | No
         problems=tuple(problems),
         objective=str(manifest.facts.get("objective", "")),
         driven=driven,
+        go_on=going_on(run, manifest.state),
         proxy=str(manifest.facts.get("proxy") or "") if manifest.state in GOING and driven is not False else "",
     )
 
@@ -158,12 +160,13 @@ def _store(run: RunFolder, now: float, absent: list[str], problems: list[str]) -
 
 def _next_step(view: StoreView | None, batch: int | None, manifest: Manifest) -> tuple[float | None, str]:
     """Seconds until a batch is full at the pace of the last minutes, and how that was reckoned."""
-    if view is None or batch is None:
-        return None, "unknown: no store or no configuration"
     if manifest.step >= manifest.steps > 0:
         return None, "all steps are done"
     if manifest.state not in GOING:
-        return None, f"none: the run is {manifest.state}; {view.funnel.ready} samples wait for a resume"
+        waiting = f"; {view.funnel.ready} samples wait for a resume" if view is not None else ""
+        return None, f"none: the run is {manifest.state}{waiting}"
+    if view is None or batch is None:
+        return None, "unknown: no store or no configuration"
     missing = batch - view.funnel.ready
     if missing <= 0:
         return 0.0, f"a batch of {batch} is ready"

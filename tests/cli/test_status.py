@@ -74,6 +74,12 @@ def test_trouble_has_exit_code_1(run):
     assert call(run.path, "--quiet").stdout == "failed 3 40\n"
 
 
+def test_a_stopped_run_names_what_goes_on_with_it(run):
+    run.config.write_text("{}")
+    run.update(state="stopped")
+    assert f"go on with openclaw train --resume {run.path}" in " ".join(call(run.path).stdout.split())
+
+
 def test_the_proxys_address(run):
     run.update(facts={"proxy": "http://127.0.0.1:4711/v1"})
     assert "proxy http://127.0.0.1:4711/v1" in " ".join(call(run.path).stdout.split())

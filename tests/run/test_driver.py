@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from dataclasses import asdict
 from functools import partial
@@ -22,6 +24,7 @@ from openclaw_core.run.progress import Progress, SilentWatcher
 from openclaw_core.run.report import build_report, report_text
 from openclaw_core.run.runfolder import RunFolder
 from openclaw_core.run.status import read_status
+from openclaw_core.run.stopping import PATIENT
 from openclaw_core.types import Turn
 
 
@@ -73,7 +76,7 @@ def run_of(tmp_path, monkeypatch):
         loop = lambda *given: SimpleNamespace(run=lambda: body(given[-1], notes), close=lambda: None)  # noqa: E731
         monkeypatch.setattr(driver, "Loop", loop)
         job = SimpleNamespace(run=None, plan=None, sources=None, resolved=SimpleNamespace(config=None))
-        with driver.StopRequest(at_once=True) as stop:
+        with driver.StopRequest(notes.note, at_once=True) as stop:
             driver._run(job, Progress("run", 1), notes, stop)
         return notes.lines
 
@@ -83,6 +86,31 @@ def run_of(tmp_path, monkeypatch):
 def test_the_proxys_address_is_told_once_it_answers(run_of):
     said = run_of(lambda stop, notes: notes.note("first step"))
     assert said == ["The proxy answers: point OpenAI clients at http://127.0.0.1:4711/v1", "first step"]
+
+
+def test_a_signal_is_told_at_once(run_of):
+    def body(stop, notes):
+        os.kill(os.getpid(), signal.SIGINT)
+        deadline = time.monotonic() + 5.0
+        while PATIENT not in notes.lines and time.monotonic() < deadline:
+            time.sleep(0.01)
+        notes.note("still in the loop")
+
+    assert run_of(body)[-2:] == [PATIENT, "still in the loop"]
+
+
+def test_an_interrupted_start_says_how_to_go_on(tmp_path, monkeypatch):
+    resolved, folder, notes = load_profile("tiny-cpu", (), {}), tmp_path / "run", Notes()
+
+    def prepare(resolved, plan, run, *_):
+        run.config.write_text(resolved.to_yaml())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(driver, "prepare", prepare)
+    with pytest.raises(KeyboardInterrupt):
+        driver.launch(resolved, make_plan(resolved), run_folder=folder, resume=None, watcher=notes)
+    assert f"Go on with openclaw train --resume {folder}" in notes.lines
+    assert read_status(RunFolder(folder)).next_step_why == "none: the run is stopped"
 
 
 def test_the_report_counts_what_came_while_the_run_drained(launch):

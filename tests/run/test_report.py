@@ -79,6 +79,21 @@ def test_a_run_without_readings_has_a_report_too(tmp_path):
     assert "is not a store" in report_markdown(report)
 
 
+def test_a_run_that_stopped_early_names_what_goes_on_with_it(run):
+    run.config.write_text("{}")
+    run.update(state="stopped", step=30, steps=40)
+    command = f"openclaw train --resume {run.path}"
+    assert build_report(run).go_on == command
+    assert f"go on with {command}" in " ".join(report_text(build_report(run)).split())
+    run.update(state="finished")
+    assert "--resume" not in report_text(build_report(run))
+
+
+def test_a_run_without_a_step_has_none_to_look_into(run):
+    run.update(step=0)
+    assert build_report(run).commands == (f"openclaw status {run.path}",)
+
+
 def test_preference_names_cannot_break_the_page(tmp_path):
     run = create_run(tmp_path, "bare", facts={"preference": "a | b\nc <script>", "target_rate": 0.8})
     write_report(run, build_report(run))

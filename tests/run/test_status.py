@@ -150,6 +150,17 @@ def test_a_stopped_run_promises_no_step(run, store):
     assert read_status(run).next_step_why == "none: the run is stopped; 0 samples wait for a resume"
 
 
+def test_a_run_that_was_interrupted_while_it_started_names_what_goes_on_with_it(run):
+    run.update(state="stopped", reason="SIGINT")
+    assert (read_status(run).next_step_why, read_status(run).go_on) == (
+        "none: the run is stopped", f"openclaw train --resume {run.path}"
+    )  # fmt: skip
+    run.update(state="finished")
+    assert read_status(run).go_on == ""
+    run.update(state="stopped", step=40)
+    assert read_status(run).go_on == ""
+
+
 def test_the_proxys_address_is_told_while_the_run_lives(run):
     run.update(facts={"proxy": "http://127.0.0.1:4711/v1"})
     with run.held():
