@@ -106,11 +106,14 @@ def convert_ckpt(
         _verify_only(origin, made, step, hf_config, tp or 1, tuple(allow or ()), logits=mode == "logits")
         return
     assert target is not None
-    from openclaw_core.checkpoint.atomic import check_room, check_target
+    from openclaw_core.checkpoint.atomic import check_existing, check_room, check_target
+    from openclaw_core.config.sources import packaged
+
+    if not dry_run:  # that one shows the plan first
+        check_existing(packaged(source), target, overwrite=overwrite)
     from openclaw_core.checkpoint.convert import convert, plan_conversion
     from openclaw_core.checkpoint.manifest import conversion_in
     from openclaw_core.checkpoint.verify import nonfinite_notes
-    from openclaw_core.config.sources import packaged
 
     out = active()
     plan = plan_conversion(
@@ -212,7 +215,7 @@ def _verify_only(
         out.warn(note)
     old = replaced(found.target.root)
     if old is not None:
-        out.warn(f"{old} is what {made} replaced, left by a conversion that was killed.", "Remove it; the next one does too.")
+        out.warn(f"{old} is what {made} replaced, left by a conversion that was killed.", "Remove it, or leave that to the next.")
     report = None
     if logits:
         if found.source is None:
