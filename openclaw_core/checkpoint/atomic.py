@@ -14,6 +14,7 @@ from pathlib import Path
 from openclaw_core.checkpoint.manifest import conversion_in, sync
 from openclaw_core.checkpoint.names import LOCK, MANIFEST, OLD, PARTIAL, REPLACES, TEMPLATES_FOLDER
 from openclaw_core.errors import UsageError, UserError
+from openclaw_core.files import expanded
 
 _SUBFOLDERS = re.compile(rf"release|hf|iter_\d+|{TEMPLATES_FOLDER}")
 
@@ -94,6 +95,22 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         way = "pass --overwrite" if conversion_in(target) else "remove it yourself"
         raise UsageError(f"{target} exists.", f"Choose another place, or {way}.")
     _check_replaceable(target)
+
+
+def check_existing(source: str | Path, target: str, *, overwrite: bool) -> None:
+    """check_target where something is in target's place already, at no cost; what is misplaced is left to the plan."""
+    place = expanded(target).absolute()
+    if target and place.exists() and not misplaced(expanded(source), place):
+        check_target(place, overwrite=overwrite)
+
+
+def misplaced(source: Path, target: Path) -> list[tuple[str, str]]:
+    """Why nothing is made in target's place, whatever is there: it is a link, or the source or its folder; with remedies."""
+    found = [(f"{target} is a link.", "Name the folder that it leads to.")] if target.is_symlink() else []
+    root, real = (Path(os.path.realpath(path)) for path in (source, target))
+    if real == root or real in root.parents or root in real.parents:
+        found.append((f"{target} and {root} lie in each other.", "Choose a place of its own for the result."))
+    return found
 
 
 def check_room(target: Path, needed: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Literal
 import torch
 
 from openclaw_core.checkpoint.agreement import disagreements
+from openclaw_core.checkpoint.atomic import misplaced
 from openclaw_core.checkpoint.carried import absent, find_carried, needs_carried
 from openclaw_core.checkpoint.checks import check_expected, check_tokenizer
 from openclaw_core.checkpoint.examine import Examined, examine_hf, examine_torch_dist
@@ -144,11 +144,7 @@ def _check_request(found: Found, target: Path, to: Target, tp: int, divisor: int
         problems.append((f"Tensor-parallel size {tp} and divisor {divisor} must be at least 1.", "Leave them at their defaults."))
     if dtype is not None and dtype not in DTYPES:
         problems.append((f"Dtype {dtype!r} is unknown.", f"Choose one of {', '.join(DTYPES)}."))
-    if target.is_symlink():
-        problems.append((f"{target} is a link.", "Name the folder that it leads to."))
-    root, real = (Path(os.path.realpath(path)) for path in (found.root, target))
-    if real == root or real in root.parents or root in real.parents:
-        problems.append((f"{target} and {root} lie in each other.", "Choose a place of its own for the result."))
+    problems += misplaced(found.root, target)
     if problems:
         raise UsageError(" ".join(f"{what} {remedy}" for what, remedy in problems))
 

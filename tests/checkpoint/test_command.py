@@ -128,6 +128,28 @@ def test_a_dry_run_finds_what_the_real_run_would(make_hf, tmp_path):
     assert (tmp_path / "home" / "diary.txt").read_text() == "dear"
 
 
+def test_what_is_in_the_way_is_told_before_torch_is_imported(make_hf, tmp_path):
+    source = make_hf()
+    assert openclaw(source, tmp_path / "td").exit_code == 0
+    make_hf("original")
+    for target, flags, code in (("td", [], 2), ("original", [], 2), ("original", ["--overwrite"], 1)):
+        arguments = ["convert-ckpt", str(source), str(tmp_path / target), *flags]
+        program = f"import sys\nfrom openclaw_cli.app import main\nsys.argv[1:] = {arguments!r}\ntry:\n    main()\nfinally:\n"
+        done = subprocess.run(
+            [sys.executable, "-c", program + "    print('torch' in sys.modules)"], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (code, "False\n"), done.stderr
+        assert str(tmp_path / target) in done.stderr
+
+
+def test_the_source_as_its_own_target_is_never_said_to_be_removed(make_hf, tmp_path):
+    source = make_hf()
+    for arguments in ((source, source), (source, tmp_path), (source, source, "--overwrite")):
+        said = openclaw(*arguments).stderr
+        assert "lie in each other" in said
+        assert "remove" not in said
+
+
 def on_a_terminal(*arguments: object) -> tuple[int, str, str]:
     """Runs the command with a terminal as its stderr; returns the exit code, stdout and what the terminal showed."""
     ours, theirs = pty.openpty()
