@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from openclaw_core.errors import UserError
+from openclaw_core.errors import UsageError, UserError
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.runfolder import RunFolder
 
@@ -15,11 +15,15 @@ COMPLETE = "trainer.json"
 def saved_step(run: RunFolder, steps: int) -> int:
     """The step of the newest checkpoint, 0 where there is none.
 
-    Raises UserError where that checkpoint or the store is damaged, and where none of the run's steps is left.
+    Raises UsageError where steps lies before it, and UserError where none of the run's steps is left, or where that checkpoint or
+    the store is damaged.
     """
     saved = run.checkpoint_steps()
     newest = saved[-1] if saved else 0
-    if newest >= steps:
+    if newest > steps:
+        what = f"The run {run.name} stands at step {newest}, and train.steps={steps} lies before that."
+        raise UsageError(what, f"Go on with --set train.steps=N, N more than {newest}.")
+    if newest == steps:
         raise UserError(f"The run {run.name} has made all of its {steps} steps.", "Add steps with --set train.steps=N to go on.")
     if newest:
         try:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from openclaw_core.errors import UserError
+from openclaw_core.errors import UsageError, UserError
 from openclaw_core.rollout.store import Store
 from openclaw_core.run.runs import create_run
 from openclaw_core.run.saved import saved_step
@@ -32,6 +32,11 @@ def test_the_newest_checkpoint_counts(run, tmp_path):
 def test_all_steps_made(run):
     with pytest.raises(UserError, match=r"all of its 40 steps.*train\.steps"):
         saved_step(run, 40)
+
+
+def test_fewer_steps_than_were_made(run):
+    with pytest.raises(UsageError, match=r"stands at step 40, and train\.steps=10 lies before that.*more than 40"):
+        saved_step(run, 10)
 
 
 def test_a_damaged_checkpoint_names_the_one_before(run):
