@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from openclaw_cli import ckpt_text as text
-from openclaw_cli.output import Output, active
+from openclaw_cli.ckpt_bars import Bars
+from openclaw_cli.output import active
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +154,7 @@ def convert_ckpt(
             report = _logits(plan.source.folder, folder, plan.to, plan.tp)
             _require(report, target)
 
-    with _Bars(out) as bars:
+    with Bars(out) as bars:
         done = convert(plan, overwrite=overwrite, verify=mode != "none", progress=bars.show, last_check=last_check)
     for note in nonfinite_notes(done.checks):
         out.warn(note)
@@ -207,7 +208,7 @@ def _verify_only(
     from openclaw_core.errors import Findings, UserError
 
     out = active()
-    with _Bars(out) as bars:
+    with Bars(out) as bars:
         found = recheck(
             made, packaged(origin) if origin else None, step=step, hf_config=hf_config, allow=allow, progress=bars.show
         )
@@ -215,7 +216,9 @@ def _verify_only(
         out.warn(note)
     old = replaced(found.target.root)
     if old is not None:
-        out.warn(f"{old} is what {made} replaced, left by a conversion that was killed.", "Remove it, or leave that to the next.")
+        out.warn(
+            f"{old} is what {made} replaced, left by a conversion that was killed.", "Remove it, or leave that to --overwrite."
+        )
     report = None
     if logits:
         if found.source is None:
@@ -268,34 +271,3 @@ def _pairs(expect: list[str]) -> dict[str, str]:
     if twice:
         raise UsageError(f"--expect states {', '.join(twice)} more than once.", "Leave one value.")
     return dict(item.split("=", 1) for item in expect)
-
-
-class _Bars:
-    """One progress bar over both stages, in bytes, with rate and time left."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._done: dict[str, int] = {}
-        self._context: Any = None
-        self._bar: Any = None
-
-    def __enter__(self) -> _Bars:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Takes the bar away."""
-        if self._context is not None:
-            self._context.__exit__(None, None, None)
-            self._context = None
-
-    def show(self, stage: str, done: int, total: int) -> None:
-        if self._bar is None:
-            both = {"write": ("Writing and verifying", 2 * total), "verify": ("Verifying", total)}
-            label, whole = both[stage]
-            self._context = self._out.progress(label, whole, nbytes=True)
-            self._bar = self._context.__enter__()
-        self._bar.advance(done - self._done.get(stage, 0))
-        self._done[stage] = done
