@@ -25,11 +25,11 @@ def new_folder(
 ) -> Iterator[Path]:
     """Yields a temporary sibling of target; when the block ends well it takes target's place in one rename.
 
-    An existing target is refused unless overwrite; then it is kept until the new one is complete, and removed by the next run
-    where this one is killed before it could. What an interrupted
-    run left behind is removed first, unless resumable(partial) says that it can be gone on from; one that is still being
-    written is refused. Raises UsageError where target exists, and UserError for the rest and when the disk has less than
-    needed_bytes free. A block that ends by KeyboardInterrupt or for want of room leaves the sibling for the next run.
+    An existing target is refused unless overwrite; then it is kept until the new one is complete, and where this run is killed
+    before it could remove it, replaced tells. What an interrupted run left behind is removed first, unless resumable(partial)
+    says that it can be gone on from; one that is still being written is refused. Raises UsageError where target exists, and
+    UserError for the rest and when the disk has less than needed_bytes free. A block that ends by KeyboardInterrupt or for want
+    of room leaves the sibling for the next run.
     """
     partial, old = target.with_name(f".{target.name}{PARTIAL}"), _old(target)
     _make_parent(target)
@@ -37,7 +37,6 @@ def new_folder(
         _check_leftovers(partial, old)
         if old.is_dir() and not target.exists():
             old.rename(target)
-        _drop_replaced(target)
         check_target(target, overwrite=overwrite)
         keep = partial.exists() and resumable(partial)
         for leftover in (old,) if keep else (partial, old):
@@ -93,7 +92,9 @@ def check_target(target: Path, *, overwrite: bool) -> None:
         raise UserError(f"{place} {what}.", "Choose a place you can write to.")
     if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
         way = "pass --overwrite" if conversion_in(target) else "remove it yourself"
-        raise UsageError(f"{target} exists.", f"Choose another place, or {way}.")
+        old = replaced(target)
+        left = f" {old} is what it replaced, left by a conversion that was killed: it can be removed." if old else ""
+        raise UsageError(f"{target} exists.", f"Choose another place, or {way}.{left}")
     _check_replaceable(target)
 
 

@@ -153,7 +153,7 @@ def test_a_killed_conversion_leaves_no_target_and_the_next_one_starts_anew(make_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "td"]
 
 
-def test_what_was_replaced_is_told_and_removed_though_the_run_was_killed_before_it_could(make_hf, tmp_path):
+def test_what_was_replaced_is_told_where_the_run_was_killed_before_it_could_remove_it(make_hf, tmp_path):
     source, target = make_hf(), tmp_path / "td"
     run(source, target)
     program = (
@@ -165,8 +165,9 @@ def test_what_was_replaced_is_told_and_removed_though_the_run_was_killed_before_
     assert read_manifest(target).vocabulary["padded"] == 512
     done = CliRunner().invoke(app, ["convert-ckpt", str(target), "--verify-only"])
     assert (done.exit_code, done.stderr.startswith(f"warning: {tmp_path}/.td.old is what {target} replaced")) == (0, True)
-    with pytest.raises(UsageError, match="td exists"):
-        run(source, target)
+    done = CliRunner().invoke(app, ["convert-ckpt", str(source), str(target)])
+    assert (done.exit_code, f"{tmp_path}/.td.old is what it replaced" in done.stderr) == (2, True)
+    run(source, target, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "td"]
     assert not list(target.glob(".*"))
 
@@ -177,7 +178,7 @@ def test_a_conversion_of_that_name_which_no_run_left_is_neither_told_nor_removed
     shutil.copytree(tmp_path / "td", tmp_path / ".td.old")
     done = CliRunner().invoke(app, ["convert-ckpt", str(tmp_path / "td"), "--verify-only"])
     assert (done.exit_code, done.stderr) == (0, "")
-    with pytest.raises(UsageError, match="td exists"):
+    with pytest.raises(UsageError, match=r"td exists\. Choose another place, or pass --overwrite\.$"):
         run(source, tmp_path / "td")
     assert (tmp_path / ".td.old" / "openclaw.json").is_file()
 
