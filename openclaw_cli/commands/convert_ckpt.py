@@ -107,13 +107,12 @@ def convert_ckpt(
         _verify_only(origin, made, step, hf_config, tp or 1, tuple(allow or ()), logits=mode == "logits")
         return
     assert target is not None
-    from openclaw_core.checkpoint.atomic import check_existing, check_room, check_target
+    from openclaw_core.checkpoint.atomic import check_existing, check_room, check_target, would_replace
     from openclaw_core.config.sources import packaged
 
     if not dry_run:  # that one shows the plan first
         check_existing(packaged(source), target, overwrite=overwrite)
     from openclaw_core.checkpoint.convert import convert, plan_conversion
-    from openclaw_core.checkpoint.manifest import conversion_in
     from openclaw_core.checkpoint.verify import nonfinite_notes
 
     out = active()
@@ -137,7 +136,7 @@ def convert_ckpt(
     for note in text.idle_patterns(allow or (), plan.left_out):
         out.warn(note)
     if dry_run:
-        replaced = conversion_in(plan.target) if overwrite else None
+        replaced = would_replace(plan.target) if overwrite else None
         shown = [text.plan_table(plan), *text.replaced_text(plan.target, replaced), "Nothing was written (--dry-run).\n"]
         out.data({**text.plan_json(plan), "replaces": replaced}, human=shown, quiet=str(plan.target))
         check_target(plan.target, overwrite=overwrite)

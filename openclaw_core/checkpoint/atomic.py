@@ -98,6 +98,15 @@ def check_target(target: Path, *, overwrite: bool) -> None:
     _check_replaceable(target)
 
 
+def would_replace(target: Path) -> dict[str, str] | None:
+    """kind and source of the conversion that overwrite would take away; None where there is none, or it is refused."""
+    try:
+        check_target(target, overwrite=True)
+    except UserError:
+        return None
+    return conversion_in(target)
+
+
 def check_existing(source: str | Path, target: str, *, overwrite: bool) -> None:
     """check_target where something is in target's place already, at no cost; what is misplaced is left to the plan."""
     place = expanded(target).absolute()

@@ -125,6 +125,9 @@ def test_a_dry_run_finds_what_the_real_run_would(make_hf, tmp_path):
     assert said in replacing.stdout
     machine = openclaw(source, tmp_path / "td", "--overwrite", "--dry-run", "--json")
     assert json.loads(machine.stdout)["replaces"] == {"kind": "torch_dist", "source": str(source)}
+    (tmp_path / "td" / "thesis").mkdir()
+    refused = openclaw(source, tmp_path / "td", "--overwrite", "--dry-run")
+    assert (refused.exit_code, "would replace" in refused.stdout) == (1, False)
     assert (tmp_path / "home" / "diary.txt").read_text() == "dear"
 
 
