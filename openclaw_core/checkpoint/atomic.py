@@ -133,9 +133,11 @@ def check_room(target: Path, needed: int) -> None:
         )
 
 
-def _check_leftovers(*places: Path) -> None:
-    """A conversion leaves folders there; anything else is somebody's."""
-    others = [str(place) for place in places if place.is_symlink() or (place.exists() and not place.is_dir())]
+def _check_leftovers(partial: Path, old: Path) -> None:
+    """A conversion leaves folders there, in old's place a whole conversion; anything else is somebody's."""
+    others = [str(place) for place in (partial, old) if place.is_symlink() or (place.exists() and not place.is_dir())]
+    if not others and old.is_dir() and any(old.iterdir()) and conversion_in(old) is None:
+        others = [str(old)]
     if others:
         raise UserError(f"{', '.join(others)} is in the way: no folder that a conversion left.", "Move it away.")
 

@@ -53,6 +53,15 @@ def test_what_lies_where_leftovers_would_is_kept(make_hf, tmp_path, name, link):
     assert not (tmp_path / "td").exists()
 
 
+def test_a_folder_of_that_name_which_holds_no_conversion_is_kept(make_hf, tmp_path):
+    source, place = make_hf(), tmp_path / ".td.old"
+    place.mkdir()
+    (place / "diary.txt").write_text("dear")
+    with pytest.raises(UserError, match=r"td\.old is in the way: no folder that a conversion left\. Move it away"):
+        run(source, tmp_path / "td", overwrite=True)
+    assert (place / "diary.txt").read_text() == "dear"
+
+
 def test_overwrite_never_removes_what_no_conversion_made(make_hf, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "diary.txt").write_text("dear")
