@@ -131,7 +131,7 @@ INPUTS: list[tuple[list[str], int]] = [
     (["convert-ckpt", TINY, NOBODY], 2),
     (["convert-ckpt", TINY, "a\0b"], 2),
     (["convert-ckpt", TINY, "made", "--tp", "-1"], 2),
-    (["convert-ckpt", TINY, "--verify-only"], 1),
+    (["convert-ckpt", TINY, "--verify-only"], 2),
     (["validate", "--student", "loop"], 2),
     (["validate", "--student", "\0"], 2),
     (["validate", "--student", NOBODY], 2),
