@@ -84,8 +84,9 @@ class Positions:
         self._gaps = gaps(sample)
         self._spans = spans(header, sample)
         self._pulls = pulls(header, sample)
-        told = ("sampled_logprobs", "sampling_logprobs", "engine_logprobs", "entropy")
-        self._numbers = {name: sample.get(name) for name in told} | {
+        other = header.temperatures.get("engine") != header.temperature
+        self._numbers = {name: sample.get(name) for name in ("sampled_logprobs", "engine_logprobs", "entropy")} | {
+            "sampling_logprobs": sample.get("sampling_logprobs") if other else None,
             "signal": signal(header, sample),
             "student_mass": mass(sample, "support_student"),
             "teacher_mass": mass(sample, "support_teacher"),

@@ -65,6 +65,13 @@ def test_every_position_agrees_with_the_arrays(seed, selection, k, candidates):
         assert why_position(header, sample, t, spans(header, sample))
 
 
+def test_the_engines_temperature_is_told_where_it_is_another():
+    header, sample = first()
+    for engine, told in ((header.temperature, False), (0.123, True)):
+        one = Positions(replace(header, temperatures={"engine": engine}), sample, NO_TEXTS).at(0)
+        assert (one.sampling_logprob is not None) is told
+
+
 def test_the_summary_is_the_mean_of_the_positions():
     header, sample = first(selection="token_optimal")
     summary = summarise(header, sample)
