@@ -21,7 +21,6 @@ SHAPE = {
 PLAIN = {"rope_type": "default", "rope_theta": 5e6}
 LLAMA3 = {
     "rope_type": "llama3",
-    "rope_theta": 1e4,
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
@@ -35,7 +34,10 @@ def make(kind: str, folder: Path, seed: int = 0) -> torch.nn.Module:
 
     transformers.utils.logging.disable_progress_bar()
     name = {"qwen3": "Qwen3", "qwen2": "Qwen2", "llama": "Llama"}[kind]
-    extra = {"tie_word_embeddings": kind == "qwen3", "rope_parameters": LLAMA3 if kind == "llama" else PLAIN}
+    extra = {
+        "tie_word_embeddings": kind == "qwen3",
+        "rope_parameters": {"rope_theta": 1e4, **LLAMA3} if kind == "llama" else PLAIN,
+    }
     config = getattr(transformers, f"{name}Config")(**SHAPE, **extra)
     torch.manual_seed(seed)
     model = getattr(transformers, f"{name}ForCausalLM")(config)

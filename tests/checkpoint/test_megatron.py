@@ -13,15 +13,9 @@ from openclaw_core.checkpoint.convert import convert, plan_conversion
 
 TESTS = Path(__file__).parents[1]
 launch = runpy.run_path(str(TESTS / "worlds.py"))["launch"]
-SHAPE = runpy.run_path(str(TESTS / "tiny_models.py"))["SHAPE"]
+MODELS = runpy.run_path(str(TESTS / "tiny_models.py"))
+SHAPE, LLAMA3 = MODELS["SHAPE"], MODELS["LLAMA3"]
 PROGRAM = Path(__file__).parent / "megatron_ranks.py"
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
 KINDS = {
     "tied": {"family": "qwen3", "tie_word_embeddings": True},
     "bias": {"family": "qwen2", "tie_word_embeddings": False},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import runpy
 import time
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,13 +14,7 @@ import torch
 from openclaw_core.checkpoint.convert import convert, plan_conversion
 from openclaw_core.errors import Findings, UsageError, UserError
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
+LLAMA3 = runpy.run_path(str(Path(__file__).parents[1] / "tiny_models.py"))["LLAMA3"]
 
 
 def test_a_companion_that_would_be_lost_is_an_error_before_anything_is_written(make_hf, tmp_path):
